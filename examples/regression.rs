@@ -11,7 +11,7 @@ use burn::nn::{Linear, LinearConfig, Tanh};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
 use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
-use burn_ddp::data_parallel::ParallelStep;
+use burn_ddp::dp::ParallelStep;
 use burn_ddp::metric::{MetricInfo, StepOutput};
 use burn_ddp::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
 use burn_ddp::{Context, Trainer, TrainerArgs};

@@ -100,7 +100,7 @@ pub use collective::{
     StepOptions, StepState, Store, Transport, Work, World,
 };
 pub use collective::{
-    data_parallel, gradient, join, loader, lr, metric, module_state, precision, sampler, scatter, strategy,
+    dp, gradient, join, loader, lr, metric, module_state, precision, sampler, scatter, strategy,
     sync_batch_norm, tensor,
 };
 pub use kernels::layers;

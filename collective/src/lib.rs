@@ -14,26 +14,23 @@
 #![warn(missing_docs)]
 
 mod batch_context;
+mod batch_scope;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod data_parallel;
+mod data;
+mod ddp;
 pub mod device_error;
+pub mod dp;
+mod exchange;
 pub mod gradient;
 pub mod health;
-pub mod join;
-pub mod loader;
-pub mod local_sgd;
-pub mod lr;
-pub mod metric;
 pub mod module_state;
 mod parameters;
 pub mod precision;
 pub(crate) mod readback;
-pub mod sampler;
-pub mod strategy;
 pub mod sync_batch_norm;
 pub mod tensor;
-mod wrapper;
+mod train;
 
 pub use burn_ddp_comm::{
     CallSpec, Communicator, DType, DevicePath, Element, Error, FileStore, FlightRecord, HashStore,
@@ -41,6 +38,9 @@ pub use burn_ddp_comm::{
     Secret, SettingDifference, Store, Transport, Work, World, explain,
 };
 pub use burn_ddp_comm::{address, channel, communicator, dtype, error, host, listener, reduce, transport};
-pub use wrapper::{
+pub use data::{join, loader, sampler};
+pub use ddp::{
     DataParallel, DistributedDataParallel, Loss, ParallelModule, StepGradients, StepOptions, StepState,
+    local_sgd,
 };
+pub use train::{lr, metric, strategy};

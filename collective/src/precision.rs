@@ -8,11 +8,11 @@
 //!
 //! | program | batch | outputs | loss scale |
 //! |---|---|---|---|
-//! | [`ParallelStep`](crate::data_parallel::ParallelStep) | cast for the forward pass | cast to f32 | applied |
+//! | [`ParallelStep`](crate::dp::ParallelStep) | cast for the forward pass | cast to f32 | applied |
 //! | [`DistributedDataParallel`](crate::DistributedDataParallel), [`DataParallel`](crate::DataParallel) | cast | cast by the closure, if at all | applied |
 //! | a burn-train `TrainStep` alone | cast by the model | cast by the model | [`backward`] in place of `loss.backward()` |
 //!
-//! [`Scatter::cast`](crate::data_parallel::Scatter::cast) casts a batch. Layers that create f32 tensors in their forward
+//! [`Scatter::cast`](crate::dp::Scatter::cast) casts a batch. Layers that create f32 tensors in their forward
 //! pass fail with 16-bit input: Burn's recurrent layers, `PositionalEncoding` and `BatchNorm`, in place of which
 //! [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) works. A trainable `burn::nn::Embedding` is an error, because
 //! its gradient would be added in 16 bits: [`MixedPrecisionEmbedding`](kernels::layers::MixedPrecisionEmbedding) adds it
@@ -94,7 +94,7 @@ impl FromStr for Precision {
 
 /// Computes `loss.backward()` with loss scaling, for a loss `[1]` in f32.
 ///
-/// For models with a burn-train `TrainStep` and no [`ParallelStep`](crate::data_parallel::ParallelStep). The gradients
+/// For models with a burn-train `TrainStep` and no [`ParallelStep`](crate::dp::ParallelStep). The gradients
 /// are unscaled when they are synchronised.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
     match batch_context::scale_loss() {

@@ -5,17 +5,16 @@
 //! it. Gradient checkpointing never repeats one, because the operations count as compute-bound.
 
 mod backend;
-pub(crate) mod exchange;
 
+pub use crate::exchange::Exchange;
 pub use backend::CollectiveBackend;
-pub use exchange::Exchange;
 
+use crate::exchange::Kind;
 use crate::{Error, ProcessGroup, ReduceOp, Result};
 use burn::{
     backend::Dispatch,
     tensor::{FloatDType, Tensor},
 };
-use exchange::Kind;
 
 /// The reduction of all ranks' tensors, with the same bits on every rank.
 ///

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Error, Result, bail};
 use collective::{
-    data_parallel::{DataParallelConfig, DpReduce},
+    dp::{DataParallelConfig, DpReduce},
     transport::nccl::DeviceSite,
 };
 use serde::Serialize;

@@ -31,7 +31,7 @@ use burn::tensor::Device;
 use burn::train::{LearnerModel, SupervisedTraining};
 use clap::Parser;
 use collective::{
-    data_parallel::ParallelStep,
+    dp::ParallelStep,
     lr::{ControlledLr, LrControl},
     metric::{MetricInfo, StepOutput},
     strategy::{Callback, TrainedOutput, ValidOutput},

@@ -14,7 +14,7 @@ use burn::module::{Module, ParamGroup};
 use burn::train::LearnerModel;
 use collective::{
     ProcessGroup,
-    data_parallel::DataParallelConfig,
+    dp::DataParallelConfig,
     loader::DistributedLoader,
     module_state::float_params,
     strategy::{Position, Report, Snapshot},

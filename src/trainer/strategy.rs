@@ -5,7 +5,7 @@ use crate::{context::Context, process::stop::GracefulShutdown};
 use anyhow::Result;
 use burn::train::{Learner, LearnerModel, LearningResult, SupervisedTraining, logger::InMemoryMetricLogger};
 use collective::{
-    data_parallel::{DataParallelConfig, ParallelStep},
+    dp::{DataParallelConfig, ParallelStep},
     metric::StepOutput,
     strategy::{ParallelStrategy, TrainedOutput, ValidOutput},
 };

@@ -4,7 +4,7 @@ use crate::{
     CallSpec, DType, Error, ProcessGroup, ReduceOp, Result,
     communicator::Call,
     device_error::cause,
-    tensor::exchange::{Exchange, Kind},
+    exchange::{Exchange, Kind},
     transport::nccl::{NcclCommunicator, Pending},
 };
 use burn::backend::{Cube, DeviceHandle, StreamId, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};

@@ -4,9 +4,9 @@ use super::buckets::BucketPlan;
 use crate::{
     ProcessGroup, ReduceOp, Result,
     device_error::read_data,
+    exchange::Kind,
     parameters::{TensorList, put, take},
     tensor,
-    tensor::exchange::Kind,
 };
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::module::Module;

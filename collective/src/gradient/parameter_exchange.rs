@@ -6,9 +6,9 @@ use super::{
 };
 use crate::{
     Error, ProcessGroup, Result,
+    exchange::Kind,
     parameters::{replace, values},
     tensor,
-    tensor::exchange::Kind,
 };
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, Tensor};

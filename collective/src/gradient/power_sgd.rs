@@ -1,7 +1,7 @@
 //! PowerSGD: compression of a gradient matrix to the product of two thin matrices.
 
 use super::hook::{Bucket, CommHook};
-use crate::{Error, ProcessGroup, ReduceOp, Result, sampler::mix};
+use crate::{Error, ProcessGroup, ReduceOp, Result, data::sampler::mix};
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use std::{
     collections::HashMap,

@@ -7,7 +7,8 @@
 use super::passes::{Centred, Projection, Statistics, centre, gradient_sums, input_gradient, normalise};
 use crate::{
     ProcessGroup, ReduceOp,
-    tensor::{CollectiveBackend, Exchange, exchange::Kind},
+    exchange::{Exchange, Kind},
+    tensor::CollectiveBackend,
 };
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};

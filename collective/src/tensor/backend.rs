@@ -1,7 +1,7 @@
 //! Collectives as an extension of Burn's backends, differentiable through autodiff.
 
-use super::exchange::Exchange;
 use crate::device_error;
+use crate::exchange::Exchange;
 use burn::backend::{
     Autodiff, Backend, Flex, TensorMetadata,
     autodiff::{

@@ -4,7 +4,8 @@
 
 #[path = "../../comm/tests/common/mod.rs"]
 mod common;
-mod data_parallel;
+mod ddp;
+mod dp;
 mod features;
 mod gradients;
 mod parameters;
@@ -14,7 +15,6 @@ mod reports;
 mod strategy;
 mod sync_batch_norm;
 mod tensor;
-mod wrapper;
 
 /// Source of the NCCL stand-in.
 #[cfg(target_os = "linux")]

@@ -15,7 +15,7 @@ use burn_ddp::nn::{Embedding, EmbeddingConfig};
 use burn_ddp::{
     context::values::{probability, up_to},
     data::Windows,
-    data_parallel::ParallelStep,
+    dp::ParallelStep,
     metric::StepOutput,
 };
 use clap::Args;

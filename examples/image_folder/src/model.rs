@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::context::values::up_to;
 use burn_ddp::{
-    data_parallel::ParallelStep,
+    dp::ParallelStep,
     layers,
     metric::Classification,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig},

@@ -14,7 +14,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::run::weights::load;
 use burn_ddp::{
-    data_parallel::ParallelStep,
+    dp::ParallelStep,
     layers,
     metric::Classification,
     optim::Sgd,

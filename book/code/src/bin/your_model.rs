@@ -8,8 +8,7 @@ use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::nn::{Linear, LinearConfig, Relu, loss::CrossEntropyLossConfig};
 use burn_ddp::optim::AdamConfig;
 use burn_ddp::{
-    Context, Trainer, TrainerArgs, data_parallel::ParallelStep,
-    metric::Classification,
+    Context, Trainer, TrainerArgs, dp::ParallelStep, metric::Classification,
 };
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};

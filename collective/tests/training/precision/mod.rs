@@ -16,7 +16,7 @@ use burn::nn::{
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use burn_ddp_collective::{data_parallel::ParallelStep, metric::Classification};
+use burn_ddp_collective::{dp::ParallelStep, metric::Classification};
 
 /// The layers of the MNIST network, and a LayerNorm.
 #[derive(Module, Debug)]

@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device};
 use burn::train::{Learner, SupervisedTraining, logger::InMemoryMetricLogger, metric::LossMetric};
 use burn_ddp_collective::{
     Error, ProcessGroup, StepOptions, World,
-    data_parallel::DataParallelConfig,
+    dp::DataParallelConfig,
     gradient::ReducerOptions,
     loader::ShardedLoader,
     precision::Precision,

@@ -9,7 +9,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, ParallelModule, ProcessGroup, StepOptions, World,
-    data_parallel::{DataParallelConfig, Scatter},
+    dp::{DataParallelConfig, Scatter},
     gradient::{Reducer, ReducerOptions},
     loader::ShardedBatch,
     module_state,

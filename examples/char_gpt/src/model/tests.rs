@@ -4,7 +4,7 @@ use super::*;
 use burn::tensor::TensorData;
 use burn_ddp::{
     ProcessGroup,
-    data_parallel::Outputs,
+    dp::Outputs,
     gradient::{Reducer, ReducerOptions},
     precision::Precision,
 };

@@ -1,0 +1,68 @@
+//! What surrounds forward and backward of one batch: its context, precision and random numbers.
+
+use crate::{
+    batch_context::BatchContext,
+    data::sampler::mix,
+    precision::{Precision, backward},
+};
+use burn::{
+    module::Module,
+    optim::GradientsParams,
+    tensor::{DType, FloatDType, Tensor},
+};
+use kernels::random::RandomStream;
+
+/// The context in which a batch is computed.
+pub struct BatchScope<'a> {
+    pub(crate) context: BatchContext,
+    /// Floating-point type of forward and backward.
+    pub precision: Precision,
+    /// Factor of the loss.
+    pub loss_scale: f32,
+    /// Whether a loss was scaled.
+    pub(crate) scaled: bool,
+    /// Random numbers of the step, if steps are seeded.
+    pub(crate) random: Option<&'a mut RandomStream>,
+}
+
+impl BatchScope<'_> {
+    /// Runs forward and backward of this thread's batch.
+    pub fn enter<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        self.enter_as(self.context, act)
+    }
+
+    /// Runs `act` with another context of the batch.
+    pub(crate) fn enter_as<R>(&mut self, context: BatchContext, act: impl FnOnce() -> R) -> R {
+        let run = || context.scope(act);
+        let (result, scaled) = match &mut self.random {
+            Some(stream) => stream.scope(run),
+            None => run(),
+        };
+        self.scaled |= scaled;
+        result
+    }
+
+    /// A seed for a replica in another thread, if steps are seeded.
+    pub fn draw(&mut self) -> Option<u64> {
+        self.random.as_mut()?.draw()
+    }
+}
+
+/// The random stream of one replica and step.
+pub(crate) fn random_stream(seed: u64) -> RandomStream {
+    let mut drawn = 0;
+    RandomStream::new(move || {
+        drawn += 1;
+        mix(seed, drawn - 1)
+    })
+}
+
+/// Gradients of a mean loss in f32 for `net`, and the loss without a graph.
+pub(crate) fn gradients<M: Module>(net: &M, loss: Tensor<1>) -> (GradientsParams, Tensor<1>) {
+    let loss = match loss.dtype() {
+        DType::F32 => loss,
+        _ => loss.cast(FloatDType::F32),
+    };
+    let grads = GradientsParams::from_grads(backward(&loss), net);
+    (grads, loss.inner())
+}

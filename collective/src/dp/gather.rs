@@ -1,0 +1,105 @@
+//! A training step that gathers the outputs of all replicas, and computes the loss of the batch on one device.
+
+use super::{Outputs, ParallelStep, Replicas, Scatter, split, worker::Pending};
+use crate::{
+    Error, Result,
+    batch_scope::random_stream,
+    gradient::{add, in_precision},
+    parameters::values,
+    precision::{Precision, backward},
+};
+use burn::optim::GradientsParams;
+use burn::train::TrainOutput;
+
+impl<M: ParallelStep> Replicas<M> {
+    /// Runs one training step of `model`, which is on the main device.
+    ///
+    /// Returns the gradients of the loss over the whole batch, on the main device, and the output for metrics.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps return the same error.
+    pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
+        self.step_in(Precision::F32, model, batch, || None)
+    }
+
+    /// [`step`](Self::step) with the forward pass in `precision`, and a seed for each worker's random numbers.
+    ///
+    /// The gradients are multiplied by the loss scale of the batch's context.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub(crate) fn step_in(
+        &self,
+        precision: Precision,
+        model: &M,
+        batch: M::Input,
+        mut seed: impl FnMut() -> Option<u64>,
+    ) -> Result<TrainOutput<M::Output>> {
+        self.unless_failed(|| {
+            let sizes = self.sizes(batch.samples());
+            let mut parts = batch.clone().scatter(&sizes).into_iter();
+            let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
+            // If the batch is smaller than the number of devices, the last devices are idle.
+            let (busy, idle) = self.workers.split_at(sizes.len() - 1);
+            let model = &self.converted(model, sizes.len())?;
+            let mut forward = Vec::new();
+            for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
+                let (parameters, group, seed) =
+                    (values(model, true), self.group(sizes.len(), number), seed());
+                forward.push(worker.run(move |replica| {
+                    replica.update(parameters, group)?;
+                    let part = Scatter::to_device(part, &replica.device);
+                    let run = || split::forward(&in_precision(&replica.module, precision), part, precision);
+                    Ok(match seed {
+                        Some(seed) => random_stream(seed).scope(run),
+                        None => run(),
+                    })
+                })?);
+            }
+            let own = self.here(|| {
+                split::forward(&in_precision(model, precision), own.to_device(&self.main.0), precision)
+            })?;
+            let graphs = forward.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
+            let all: Vec<M::Outputs> =
+                [&own].into_iter().chain(&graphs).map(|part| part.clone().detach()).collect();
+            let (loss, item, gathered) = self.here(|| {
+                let device = self.output.clone().inner();
+                let gathered =
+                    M::Outputs::gather(all.into_iter().map(|part| part.to_device(&device)).collect()).leaf();
+                let (loss, item) = model.criterion(gathered.clone(), batch.to_device(&self.output));
+                (loss, item, gathered)
+            })?;
+            let (gradients, outputs) = self.here(|| {
+                let mut gradients = backward(&loss);
+                let outputs = gathered.gradient(&gradients);
+                // Gradients of parameters that the criterion itself uses.
+                (GradientsParams::from_module(&mut gradients, model), outputs)
+            })?;
+            let mut outputs = outputs.scatter(&sizes).into_iter();
+            let Some(mine) = outputs.next() else {
+                return Err(Error::Invalid("the outputs have no parts".into()));
+            };
+            let mut pending = Vec::new();
+            for (worker, (graph, gradient)) in busy.iter().zip(graphs.into_iter().zip(outputs)) {
+                pending.push(worker.run(move |replica| {
+                    let gradient = Scatter::to_device(gradient, &replica.device.clone().inner());
+                    let sum = graph.weighted_sum(gradient);
+                    let grads = GradientsParams::from_grads(sum.backward(), &replica.module);
+                    Ok((replica.exchange(grads)?, ()))
+                })?);
+            }
+            let own = self.here(|| {
+                let sum = own.weighted_sum(mine.to_device(&self.main.0.clone().inner()));
+                GradientsParams::from_grads(sum.backward(), model)
+            })?;
+            let (reduced, _) = self.reduce(model, own, pending, idle)?;
+            let grads = add(model, gradients.to_device(&self.main.0.clone().inner(), model), reduced);
+            Ok(TrainOutput { grads, item })
+        })
+    }
+
+    /// Number of workers that receive a part of the batch.
+    pub(crate) fn busy_workers(&self, samples: usize) -> usize {
+        self.sizes(samples).len() - 1
+    }
+}

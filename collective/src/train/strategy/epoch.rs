@@ -1,0 +1,202 @@
+//! Steps of one epoch on every rank.
+
+use super::{
+    StepReport, TrainInput, TrainedOutput, ValidOutput,
+    checkpoints::StepRequests,
+    launched::{Clock, LaunchedStep},
+    run::{Run, Stop},
+    stragglers::BusyTime,
+};
+use crate::{
+    data::loader::ShardedBatches,
+    ddp::engine::{BatchOutput, SynchronisedStep},
+    gradient::timed,
+    train::metric::StepOutput,
+};
+use burn::train::{LearnerEvent, LearnerModel};
+use kernels::optim::together;
+use std::{iter::Peekable, time::Instant};
+use tracing::info_span;
+
+impl<M: LearnerModel> Run<'_, M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Runs the remaining steps of the epoch. Returns whether the epoch is complete.
+    ///
+    /// On a GPU, a step is completed after the next one is launched, so that the GPU always has work. At a
+    /// checkpoint, a stop and the end, all steps are complete.
+    pub(super) fn train(&mut self) -> Result<bool, Stop> {
+        let (settings, epoch, done) = (self.settings, self.position.epoch, self.position.done());
+        let (steps, total) = (
+            settings.train.steps_left(done).div_ceil(self.engine.options.grad_accum_steps),
+            settings.train.samples(),
+        );
+        settings.observer.epoch_started(epoch, steps, total.saturating_sub(done.samples));
+        self.event(LearnerEvent::StartSplit { epoch_number: epoch, total_items: total });
+        let mut clock = Clock::start(self.position.seconds);
+        let mut batches = settings.train.rest(epoch, done, &settings.device).peekable();
+        let mut launched: Option<LaunchedStep> = None;
+        while !self.finished() {
+            let next = match self.train_step(&mut batches) {
+                Ok(next) => next,
+                Err(stop) => return Err(self.failed_after(launched, stop, &mut clock)),
+            };
+            let Some(next) = next else { break };
+            let mut requests = StepRequests::default();
+            if let Some(before) = launched.replace(next) {
+                requests |= self.complete(before, &mut clock)?;
+            }
+            let every = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.every);
+            requests.save |= every.is_some_and(|n| self.position.step.is_multiple_of(n));
+            let ends_round = self.round.as_mut().is_some_and(|round| round.outer.count_step());
+            if let Some(step) =
+                launched.take_if(|step| ends_round || requests.any() || step.unchecked.loss.is_ready())
+            {
+                requests |= self.complete(step, &mut clock)?;
+            }
+            if launched.is_none() {
+                self.mark();
+            }
+            self.serve(requests, ends_round)?;
+        }
+        let requests = match launched {
+            Some(last) => self.complete(last, &mut clock)?,
+            None => StepRequests::default(),
+        };
+        self.mark();
+        let in_round = self.round.as_ref().is_some_and(|round| round.outer.has_steps());
+        self.serve(requests, in_round)?;
+        if in_round {
+            self.position.seconds = clock.seconds();
+            self.time.training += clock.lap();
+        }
+        self.event(LearnerEvent::EndSplit(epoch));
+        Ok(batches.peek().is_none())
+    }
+
+    /// Serves the requests after a step: with local SGD at the end of a round, those of all its steps and ranks.
+    fn serve(&mut self, requests: StepRequests, ends_round: bool) -> Result<(), Stop> {
+        let requests = match &mut self.round {
+            None => requests,
+            Some(round) => {
+                round.requests |= requests;
+                if !ends_round {
+                    return self.settings.group.failure().map_or(Ok(()), |error| Err(error.into()));
+                }
+                let (model, requests) =
+                    round.end(self.learner.model(), &mut self.position.totals, &self.settings.group)?;
+                self.learner.load_model(model.into_record());
+                requests
+            }
+        };
+        if requests.stop {
+            return Err(self.stop()?);
+        }
+        if requests.end {
+            self.end_early();
+        }
+        if requests.save { self.keep() } else { Ok(()) }
+    }
+
+    /// Runs forward and backward over the batches of a step, averages the gradients, and updates the parameters.
+    ///
+    /// `None` at the end of the epoch, which all ranks reach at the same step.
+    fn train_step(
+        &mut self,
+        batches: &mut Peekable<ShardedBatches<TrainInput<M>>>,
+    ) -> Result<Option<LaunchedStep>, Stop> {
+        let (settings, compute, model) = (self.settings, self.compute, self.learner.model());
+        let (rank, ranks, waited) = (settings.group.rank(), settings.group.world_size(), self.time.data);
+        let (control, mut busy) = (&mut self.control, BusyTime::default());
+        if timed("wait for data", &mut self.time.data, || batches.peek().is_none()) {
+            return Ok(None);
+        }
+        let _span = info_span!("step", step = self.engine.steps + 1).entered();
+        self.engine.begin_step();
+        loop {
+            let Some(batch) = timed("wait for data", &mut self.time.data, || batches.next()) else {
+                return Ok(None);
+            };
+            let batch = batch?;
+            busy.data = self.time.data - waited;
+            let samples = batch.samples;
+            let interrupter = &self.components.interrupter;
+            let computed = self.engine.batch(&model, batch, |copies, scope, item| {
+                let began = Instant::now();
+                let output = compute(copies, item, scope)?;
+                busy.compute += began.elapsed();
+                let item = &output.item;
+                settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
+                let stop = interrupter.should_stop() || settings.stop_signal() > 0;
+                let requests = StepRequests { stop, end: control.stop.is_some(), save: control.save };
+                let totals = item.totals().inner();
+                let flags = [requests.flags(), busy.values(rank, ranks)].concat();
+                Ok(BatchOutput { grads: output.grads, totals, flags })
+            })?;
+            if let Some(step) = computed.step {
+                control.save = false;
+                return Ok(Some(self.optimize(&model, step)?));
+            }
+        }
+    }
+
+    /// Runs the optimizer on the gradients of a step, and starts to read its totals.
+    fn optimize(&mut self, model: &M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
+        let SynchronisedStep { grads, unchecked, samples, batches, loss_scale, skipped } = step;
+        let step = self.engine.steps;
+        self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
+        self.learner.lr_step();
+        info_span!("optimizer").in_scope(|| together(|| self.learner.optimizer_step(grads)));
+        // Not before, because live recovery takes the parameters for those of this step.
+        self.position.step = step;
+        self.position.samples += samples;
+        self.position.batches += batches;
+        if !skipped {
+            self.share_parameters()?;
+        }
+        self.warn(loss_scale);
+        self.position.skipped += usize::from(skipped);
+        if let Some(average) = self.average.as_mut().filter(|_| !skipped) {
+            average.update(&self.learner.model());
+        }
+        let report = StepReport {
+            step,
+            epoch: self.position.epoch,
+            lr: self.learner.lr_current().base(),
+            samples,
+            loss_scale,
+            skipped,
+            ..StepReport::default()
+        };
+        let (done, lr) = (self.position.samples, self.learner.lr_current());
+        Ok(LaunchedStep { report, lr, done, unchecked })
+    }
+
+    /// Warns of parameters that only some ranks use, of the first skipped step, and of disabled overlap.
+    fn warn(&mut self, loss_scale: Option<f32>) {
+        let observer = &self.settings.observer;
+        if self.position.step == 1 {
+            let unused: Vec<String> =
+                self.engine.reducer.unused().map(|(path, ranks)| format!("{path} ({ranks} ranks)")).collect();
+            if !unused.is_empty() {
+                let unused = unused.join(", ");
+                observer.warned(&format!("not all ranks used these parameters in step 1: {unused}"));
+            }
+        }
+        if let (Some(scale), true, false) = (loss_scale, self.engine.reducer.skipped(), self.warned_of_skips)
+        {
+            self.warned_of_skips = true;
+            let (step, next) = (self.position.step, self.engine.reducer.loss_scale());
+            observer.warned(&format!(
+                "step {step} is skipped, because its gradients overflow f16 at loss scale {scale}; the next scale is \
+                 {next}"
+            ));
+        }
+        if let (Some(reason), false) = (self.engine.reducer.fallback(), self.warned) {
+            self.warned = true;
+            observer.warned(&format!("gradients are synchronised after backward from now on: {reason}"));
+        }
+    }
+}

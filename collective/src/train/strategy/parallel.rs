@@ -1,0 +1,312 @@
+//! The strategies for burn-train: one run loop, which computes each batch on one device (`DdpStrategy`) or on several
+//! (`DpStrategy`).
+
+use super::{
+    Callback, Checkpoints, ComputeBatch, Distributed, LiveRecovery, NoopRenderer, Observer, RankTime,
+    RunControl, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    callback::{BurnMetric, MetricCallback},
+    compute,
+    run::{Run, Stop},
+    settings::RunSettings,
+    stragglers::Stragglers,
+};
+use crate::{
+    Error, ProcessGroup, Result, StepOptions,
+    data::loader::DistributedLoader,
+    dp::{DataParallelConfig, ParallelStep, Replicas},
+    train::lr::LrControl,
+    train::metric::{MetricInfo, StepOutput},
+};
+use burn::data::dataset::DatasetError;
+use burn::tensor::Device;
+use burn::train::{
+    Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTraining,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
+    logger::InMemoryMetricLogger,
+    metric::{Adaptor, Metric},
+};
+use std::sync::{Arc, OnceLock};
+
+/// Data-parallel training with a process (or thread) per device.
+///
+/// [`launch`](ParallelStrategy::launch) runs a burn-train training with it. Settings must be the same on every rank.
+///
+/// Its step is that of [`DistributedDataParallel`](crate::DistributedDataParallel).
+pub type DdpStrategy<M> = ParallelStrategy<M>;
+
+/// Data-parallel training on several devices of one process, with a thread per device: see
+/// [`on_devices`](ParallelStrategy::on_devices).
+///
+/// The outputs of all replicas are gathered on one device, where the loss of the whole batch is computed: see
+/// [`ParallelStep`].
+pub type DpStrategy<M> = ParallelStrategy<M>;
+
+/// A burn-train strategy: [`DdpStrategy`] or [`DpStrategy`].
+pub struct ParallelStrategy<M: LearnerModel> {
+    run: RunSettings<M>,
+    compute: Box<ComputeBatch<M>>,
+    /// The error that ended the run, for [`launch`](Self::launch): burn-train's error type has no variant for it.
+    failure: Arc<OnceLock<Error>>,
+}
+
+impl<M: LearnerModel> ParallelStrategy<M> {
+    /// A [`DdpStrategy`]. `device` is this rank's, with or without autodiff.
+    ///
+    /// The loaders are those of [`ShardedLoader::builder`](crate::data::loader::ShardedLoader::builder), which takes the
+    /// data set, the batcher and the settings of Burn's `DataLoaderBuilder`. The loaders of the latter cannot be
+    /// divided over ranks.
+    pub fn new(
+        group: ProcessGroup,
+        device: &Device,
+        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    ) -> Self {
+        Self {
+            run: RunSettings::new(group, device, train, valid),
+            compute: Box::new(compute::one_device),
+            failure: Arc::default(),
+        }
+    }
+
+    /// Runs the model's [`ParallelStep`] in place of its `TrainStep` if the precision is not f32.
+    ///
+    /// The batch, the outputs and the loss then have the right types without code in the model: see
+    /// [`precision`](crate::precision).
+    pub fn with_parallel_step(self) -> Self
+    where
+        M: ParallelStep,
+    {
+        Self { compute: Box::new(compute::split_step), ..self }
+    }
+
+    /// A [`DpStrategy`], which runs every step on the devices of `config`. The first of them holds the model and its
+    /// optimizer.
+    ///
+    /// # Errors
+    /// If there is no device.
+    pub fn on_devices(
+        config: DataParallelConfig,
+        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    ) -> Result<Self>
+    where
+        M: ParallelStep,
+    {
+        let Some((device, _)) = config.devices.first() else { return Err(Replicas::<M>::no_device()) };
+        let strategy = Self::new(ProcessGroup::solo(), device, train, valid);
+        Ok(Self { compute: compute::replica_devices(config), ..strategy })
+    }
+
+    /// Observes the run.
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.run.observer = observer;
+        self
+    }
+
+    /// Evaluates `test` once, at the end of a run that is not interrupted.
+    ///
+    /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
+    /// [`Observer::tested`] gets the result.
+    pub fn with_test(mut self, test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) -> Self {
+        self.run.test = test;
+        self
+    }
+
+    /// Observes what every rank computes.
+    pub fn with_callback(self, callback: impl Callback<M> + 'static) -> Self {
+        self.with_metric_callback([], callback)
+    }
+
+    /// Adds a callback that computes these metrics after every evaluation.
+    ///
+    /// [`Callback::evaluation_done`] returns a number with the name of each. It becomes part of
+    /// [`EpochReport::metrics`](super::EpochReport::metrics).
+    pub fn with_metric_callback(
+        self,
+        metrics: impl Into<Vec<MetricInfo>>,
+        callback: impl Callback<M> + 'static,
+    ) -> Self {
+        self.with_callbacks(vec![(metrics.into(), Box::new(callback))])
+    }
+
+    /// [`with_metric_callback`](Self::with_metric_callback) for several callbacks.
+    pub fn with_callbacks(self, callbacks: Vec<MetricCallback<M>>) -> Self {
+        self.run.callbacks.add(callbacks);
+        self
+    }
+
+    /// Adds a burn-train metric over the evaluation outputs of the model, joined over ranks. Its
+    /// value is in [`EpochReport::logged`](super::EpochReport::logged). Metrics given to `SupervisedTraining::metrics` see each
+    /// step's output as [`StepOutput::from_totals`] makes it from the sums over all ranks.
+    pub fn with_metric<T>(self, metric: T) -> Self
+    where
+        T: Metric + Distributed + 'static,
+        ValidOutput<M>: Adaptor<T::Input>,
+    {
+        self.with_callback(BurnMetric(metric))
+    }
+
+    /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
+    ///
+    /// burn-train's `SupervisedTraining::grads_accumulation`, if it is set, replaces
+    /// [`StepOptions::grad_accum_steps`]. SyncBatchNorm layers of the model are used as they are:
+    /// [`StepOptions::sync_batch_norm`] has no effect.
+    pub fn with_options(mut self, options: StepOptions) -> Self {
+        self.run.options = options;
+        self
+    }
+
+    /// Ends the run after this many optimizer steps, with an evaluation.
+    pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
+        self.run.max_steps = max_steps;
+        self
+    }
+
+    /// Evaluates this many batches of each set at most, for a short run that checks a program.
+    pub fn with_evaluation_batches(mut self, batches: Option<usize>) -> Self {
+        self.run.evaluation_batches = batches;
+        self
+    }
+
+    /// Takes checkpoints. All ranks must, or none.
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.run.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Resumes from a snapshot, the same on every rank: [`Snapshot::share`] distributes it. At the same world size and
+    /// batch size, the run continues with the same bits as without the interruption; at another one, with the
+    /// remaining samples, in the same order.
+    ///
+    /// Burn builds the optimizer's state on `Device::default()` before it moves it to this rank's
+    /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
+    pub fn with_resume(mut self, snapshot: Option<Snapshot>) -> Self {
+        self.run.resume = snapshot;
+        self
+    }
+
+    /// Lets callbacks change the learning rate of a schedule that [`LrControl::schedule`] has made.
+    pub fn with_lr_control(mut self, control: LrControl) -> Self {
+        self.run.lr_control = Some(control);
+        self
+    }
+
+    /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
+    /// after every optimizer step.
+    pub fn with_ema(mut self, decay: Option<f64>) -> Self {
+        self.run.ema = decay;
+        self
+    }
+
+    /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
+    /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer
+    /// or local SGD.
+    ///
+    /// The state is kept for gradients that are averaged in host memory. On a GPU with NCCL, a step that fails on the
+    /// device may have changed the parameters.
+    pub fn with_live_recovery(mut self, recovery: Option<Arc<LiveRecovery>>) -> Self {
+        self.run.recovery = recovery;
+        self
+    }
+
+    /// Stops all ranks together when any rank is signal to.
+    pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
+        self.run.stop = Some(request);
+        self
+    }
+}
+
+impl<M> ParallelStrategy<M>
+where
+    M: LearnerModel + 'static,
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Runs `training` with this strategy, in place of `SupervisedTraining::launch`. Every rank must call it.
+    ///
+    /// Rank 0 alone shows progress and the summary and writes burn-train's log files. Other metric loggers of
+    /// `training` are used on every rank that registers them.
+    ///
+    /// # Errors
+    /// The error of a rank, the group, a device or a file that ended the run.
+    pub fn launch(self, training: SupervisedTraining<M>, learner: Learner<M>) -> Result<LearningResult<M>> {
+        let training = match self.run.group.rank() {
+            0 => training,
+            _ => training
+                .renderer(Box::new(NoopRenderer))
+                .with_application_logger(None)
+                .with_metric_logger(InMemoryMetricLogger::default()),
+        };
+        let failure = self.failure.clone();
+        let result =
+            training.with_training_strategy(TrainingStrategy::Custom(Arc::new(self))).launch(learner);
+        match (failure.get(), &result.error) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(error)) => Err(Error::Invalid(format!("training stopped: {error}"))),
+            (None, None) => Ok(result),
+        }
+    }
+}
+
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for ParallelStrategy<M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        // burn-train's handles of the same loaders, which cannot start at any epoch and step.
+        _train: TrainLoader<M>,
+        _valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        learner.fork(&self.run.device);
+        let interrupter = components.interrupter.clone();
+        let fail = |error: Error| {
+            interrupter.stop(Some(&error.to_string()));
+            interrupter.fail(DatasetError::new(error.clone()));
+            let _ = self.failure.set(error);
+        };
+        let begun = self.run.begin(&mut learner, &components, starting_epoch);
+        let (engine, position, average) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                fail(error);
+                return (learner.model(), components.event_processor);
+            }
+        };
+        let mut run = Run {
+            settings: &self.run,
+            compute: &*self.compute,
+            learner,
+            components,
+            engine,
+            warned: false,
+            warned_of_skips: false,
+            position,
+            time: RankTime::default(),
+            control: RunControl::default(),
+            stopped: false,
+            average,
+            round: None,
+            stragglers: Stragglers::default(),
+        };
+        match run.run() {
+            Ok(()) | Err(Stop::Interrupted) => {}
+            Err(Stop::Requested(signal)) => {
+                if let Some(request) = &self.run.stop {
+                    request.set(signal);
+                }
+                // So that burn-train's renderer does not take the run for a finished one.
+                interrupter.stop(None);
+            }
+            Err(Stop::Failed(error)) => {
+                run.keep_live_state();
+                fail(error);
+            }
+        }
+        (run.evaluated_model(), run.components.event_processor)
+    }
+}

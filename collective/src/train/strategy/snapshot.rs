@@ -1,0 +1,298 @@
+//! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
+
+use crate::{Error, ProcessGroup, Result, data::loader::EpochProgress, gradient::Reducer};
+use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
+use burn::store::{ModuleRecord, RecordError};
+use burn::tensor::Bytes;
+use burn::train::{
+    Learner, LearnerModel, LearningCheckpointer,
+    checkpoint::{
+        AsyncCheckpointer, Checkpoint, Checkpointer, CheckpointerError, CheckpointingAction,
+        CheckpointingStrategy,
+    },
+    metric::store::EventStoreClient,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{Sender, channel},
+};
+
+/// Position of a run between two optimizer steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Number of optimizer steps of the whole run so far.
+    pub step: usize,
+    /// Epoch in progress, from 1; after an epoch's evaluation, the next one.
+    pub epoch: usize,
+    /// Number of batches of each rank in `epoch`, at the world size at which they were trained.
+    pub batches: usize,
+    /// Number of samples of all ranks in `epoch`, from the start of its global order.
+    pub samples: usize,
+    /// Sums over these samples, as [`StepOutput::totals`](crate::train::metric::StepOutput::totals) orders them.
+    #[serde(deserialize_with = "crate::train::metric::numbers_or_nan")]
+    pub totals: Vec<f64>,
+    /// Training time of `epoch` so far in seconds.
+    pub seconds: f64,
+    /// Whether these parameters have been evaluated.
+    pub evaluated: bool,
+    /// Loss scale of f16, and the number of steps since it last changed.
+    #[serde(default)]
+    pub loss_scale: Option<(f32, u32)>,
+    /// Number of steps of `epoch` that were skipped because gradients overflowed f16.
+    #[serde(default)]
+    pub skipped: usize,
+}
+
+impl Position {
+    /// Position at the start of a run.
+    pub fn start() -> Self {
+        Self { epoch: 1, ..Self::default() }
+    }
+
+    /// Finished part of the epoch.
+    pub fn done(&self) -> EpochProgress {
+        EpochProgress { batches: self.batches, samples: self.samples }
+    }
+}
+
+/// State of a run between two optimizer steps.
+///
+/// The parts are Burn records. They are equal on every rank, so that one rank can store them for all.
+///
+/// The error feedback of a compression hook and the state of callbacks are not included and start empty after a resume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// Position of the run.
+    pub position: Position,
+    /// Module record with parameters and buffers.
+    pub model: Vec<u8>,
+    /// Optimizer record; with local SGD, after [`share`](Self::share), that of the rank.
+    pub optimizer: Vec<u8>,
+    /// Learning-rate scheduler record.
+    pub scheduler: Vec<u8>,
+    /// Module record with the moving average of the weights, of a run with
+    /// [`with_ema`](super::ParallelStrategy::with_ema).
+    pub average: Option<Vec<u8>>,
+    /// State of local SGD, of a run with it.
+    pub local_sgd: Option<LocalSgdState>,
+}
+
+/// State of local SGD in a [`Snapshot`], besides that of rank 0's optimizer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LocalSgdState {
+    /// Record of the outer optimizer.
+    pub outer: Vec<u8>,
+    /// Optimizer records of ranks 1, 2 and so on.
+    pub optimizers: Vec<Vec<u8>>,
+}
+
+/// The records of a learner.
+pub(super) struct Records {
+    pub model: ModuleRecord,
+    pub optimizer: OptimizerRecord,
+    scheduler: LrSchedulerRecord,
+}
+
+impl Records {
+    /// The records of `learner`, which burn-train passes to checkpointers only.
+    pub fn of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient, epoch: usize) -> Result<Self> {
+        // Applies the last update of BatchNorm's running statistics.
+        let _ = learner.model().valid();
+        let (module, modules) = channel();
+        let (optimizer, optimizers) = channel();
+        let (scheduler, schedulers) = channel();
+        let receivers = (
+            RecordReceiver::start(module),
+            RecordReceiver::start(optimizer),
+            RecordReceiver::start(scheduler),
+        );
+        LearningCheckpointer::<M>::new(receivers.0, receivers.1, receivers.2, Box::new(SaveAlways))
+            .checkpoint(learner, epoch, store);
+        let lost = |_| Error::Invalid("a requested checkpoint was not delivered".into());
+        Ok(Self {
+            model: modules.recv().map_err(lost)?,
+            optimizer: optimizers.recv().map_err(lost)?,
+            scheduler: schedulers.recv().map_err(lost)?,
+        })
+    }
+}
+
+impl Snapshot {
+    /// Takes a snapshot; `average` is the module with the moving average of the weights.
+    pub(super) fn take(records: Records, position: Position, average: Option<ModuleRecord>) -> Result<Self> {
+        let average = average.map(ModuleRecord::into_bytes);
+        let average = average.map(|record| Self::pack("moving average of the weights", record));
+        Ok(Self {
+            position,
+            average: average.transpose()?,
+            model: Self::pack("model", records.model.into_bytes())?,
+            optimizer: Self::pack("optimizer's state", records.optimizer.into_bytes())?,
+            scheduler: Self::pack("learning-rate scheduler", records.scheduler.into_bytes())?,
+            local_sgd: None,
+        })
+    }
+
+    /// The bytes of a record.
+    pub(super) fn pack(what: &str, bytes: Result<Bytes, RecordError>) -> Result<Vec<u8>> {
+        let failed =
+            |error: RecordError| Error::Io { what: format!("packing the {what}"), reason: error.to_string() };
+        bytes.map(|bytes| bytes.to_vec()).map_err(failed)
+    }
+
+    /// The outer optimizer's state.
+    ///
+    /// # Errors
+    /// If the snapshot was taken without local SGD.
+    pub(super) fn outer_optimizer(&self) -> Result<ModuleRecord> {
+        let Some(local) = &self.local_sgd else { return Err(misfit("outer optimizer", "it has none")) };
+        let record = ModuleRecord::from_bytes(bytes(&local.outer));
+        record.map_err(|error| misfit("outer optimizer", &error.to_string()))
+    }
+
+    /// Loads the snapshot's model and learning-rate scheduler into `learner`.
+    pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
+        let model = ModuleRecord::from_bytes(bytes(&self.model));
+        let model = model.and_then(|record| learner.model().try_load_record(record.clone()).map(|_| record));
+        learner.load_model(model.map_err(|error| misfit("model", &error.to_string()))?);
+        let scheduler = LrSchedulerRecord::from_bytes(bytes(&self.scheduler));
+        learner.load_scheduler(scheduler.map_err(|error| misfit("scheduler", &error.to_string()))?);
+        Ok(())
+    }
+
+    /// Loads the optimizer's state, or this rank's shard of it, into `learner`.
+    pub(super) fn apply_optimizer<M: LearnerModel>(
+        &self,
+        learner: &mut Learner<M>,
+        reducer: &Reducer,
+    ) -> Result<()> {
+        let optimizer = OptimizerRecord::from_bytes(bytes(&self.optimizer));
+        let optimizer = optimizer.map_err(|error| misfit("optimizer state", &error.to_string()))?;
+        let optimizer = reducer.keep_shard(optimizer)?;
+        // Burn creates it on the default device first, and panics if that device is missing.
+        catch_unwind(AssertUnwindSafe(|| learner.load_optim(optimizer))).map_err(|_| {
+            let reason = "Burn could not load it on its default device; name another with BURN_DEVICE";
+            misfit("optimizer state", reason)
+        })
+    }
+
+    /// Broadcasts rank 0's snapshot. Every rank must call it; the other ranks' snapshots are ignored.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn share(own: Option<Self>, group: &ProcessGroup) -> Result<Option<Self>> {
+        Self::share_from(own, group, 0)
+    }
+
+    /// Broadcasts the snapshot of rank `root`.
+    ///
+    /// With local SGD, each rank gets the optimizer of the rank with its number. At a larger world size, further ranks get
+    /// those of the first ranks again.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub(super) fn share_from(own: Option<Self>, group: &ProcessGroup, root: usize) -> Result<Option<Self>> {
+        if group.world_size() == 1 {
+            return Ok(own);
+        }
+        let own = own.filter(|_| group.rank() == root);
+        let header = own.as_ref().map(|own| {
+            let optimizers = own.local_sgd.as_ref().map(|local| local.optimizers.len());
+            (own.position.clone(), own.average.is_some(), optimizers)
+        });
+        let Some((position, has_average, optimizers)) = group.broadcast_object(&header, root)? else {
+            return Ok(None);
+        };
+        let own = own.unwrap_or_default();
+        let share = |mut part: Vec<u8>| -> Result<Vec<u8>> {
+            part.resize(group.broadcast_object(&part.len(), root)?, 0);
+            if !part.is_empty() {
+                group.broadcast(&mut part, root)?;
+            }
+            Ok(part)
+        };
+        let mut shared = Self {
+            position,
+            model: share(own.model)?,
+            optimizer: share(own.optimizer)?,
+            scheduler: share(own.scheduler)?,
+            average: if has_average { Some(share(own.average.unwrap_or_default())?) } else { None },
+            local_sgd: None,
+        };
+        if let Some(others) = optimizers {
+            let local = own.local_sgd.unwrap_or_default();
+            let outer = share(local.outer)?;
+            let mut optimizers = local.optimizers.into_iter();
+            for rank in 1..=others {
+                let optimizer = share(optimizers.next().unwrap_or_default())?;
+                if group.rank() % (1 + others) == rank {
+                    shared.optimizer = optimizer;
+                }
+            }
+            shared.local_sgd = Some(LocalSgdState { outer, optimizers: Vec::new() });
+        }
+        Ok(Some(shared))
+    }
+}
+
+fn misfit(what: &str, reason: &str) -> Error {
+    Error::Invalid(format!("the checkpoint's {what} does not fit this run: {}", plain_shapes(reason)))
+}
+
+fn bytes(bytes: &[u8]) -> Bytes {
+    Bytes::from_bytes_vec(bytes.to_vec())
+}
+
+/// Replaces `Shape { dims: [128, 26] }` by `[128, 26]` in Burn's message.
+fn plain_shapes(message: &str) -> String {
+    let mut parts = message.split("Shape { dims: ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + &part.replacen(" }", "", 1))
+}
+
+/// A checkpointer that sends a record through a channel.
+struct RecordReceiver<R>(Sender<R>);
+
+impl<R: Checkpoint> RecordReceiver<R> {
+    fn start(to: Sender<R>) -> AsyncCheckpointer<R> {
+        AsyncCheckpointer::new(RecordReceiver(to))
+    }
+}
+
+impl<R: Checkpoint> Checkpointer<R> for RecordReceiver<R> {
+    fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
+        self.0.send(record).map_err(|error| CheckpointerError::Unknown(error.to_string()))
+    }
+
+    fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
+        Ok(())
+    }
+
+    fn restore(&self, _epoch: usize) -> Result<R, CheckpointerError> {
+        Err(CheckpointerError::Unknown("nothing is kept here".into()))
+    }
+}
+
+/// A checkpointing strategy that saves at every request.
+struct SaveAlways;
+
+impl CheckpointingStrategy for SaveAlways {
+    fn checkpointing(&mut self, _epoch: usize, _store: &EventStoreClient) -> Vec<CheckpointingAction> {
+        vec![CheckpointingAction::Save]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::{module::Module, nn::LinearConfig, tensor::Device};
+
+    #[test]
+    fn shapes_in_burns_message_are_plain() {
+        let layer = |outputs| LinearConfig::new(26, outputs).init(&Device::flex());
+        let misfit = layer(128).try_load_record(layer(64).into_record()).expect_err("another shape");
+        let message = plain_shapes(&misfit.to_string());
+        assert!(message.contains("expected [26, 128] but record has [26, 64]"), "{message}");
+        assert!(message.contains("expected [128] but record has [64]"), "{message}");
+    }
+}
