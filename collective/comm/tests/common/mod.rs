@@ -36,6 +36,21 @@ pub enum Kind {
     Hierarchical,
 }
 
+/// Runs a test for all `cases` concurrently, because most of its time is waiting.
+pub fn concurrently<C: Send>(cases: impl IntoIterator<Item = C>, test: impl Fn(C) + Sync) {
+    thread::scope(|scope| {
+        let test = &test;
+        for case in cases {
+            scope.spawn(move || test(case));
+        }
+    });
+}
+
+/// Runs a test [`concurrently`] in every kind of world.
+pub fn in_every_kind(test: impl Fn(Kind) + Sync) {
+    concurrently(KINDS, test);
+}
+
 pub const KINDS: [Kind; 4] = [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Hierarchical];
 
 /// Runs `body` on every rank of a world and returns the results in rank order.

@@ -1,22 +1,12 @@
 //! Detection of ranks that wait for each other in the groups of a family, long before the deadline.
 
-use crate::common::{KINDS, Kind, options, world};
+use crate::common::{Kind, in_every_kind, options, world};
 use burn_ddp_comm::{Error, ProcessGroup, ReduceOp};
 use std::{
     sync::mpsc::channel,
     thread,
     time::{Duration, Instant},
 };
-
-/// Runs a test for every kind of world concurrently, because most of the time is waiting.
-fn in_every_kind(test: impl Fn(Kind) + Sync) {
-    thread::scope(|scope| {
-        let test = &test;
-        for kind in KINDS {
-            scope.spawn(move || test(kind));
-        }
-    });
-}
 
 /// Far below the calls' time limit of 40 s, far above the time that a loaded machine needs.
 const SOON: Duration = Duration::from_secs(15);

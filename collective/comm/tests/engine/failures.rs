@@ -1,6 +1,6 @@
 //! Failures of a rank: every rank soon returns an error that names the cause.
 
-use crate::common::{KINDS, Kind, first_error, options, world};
+use crate::common::{KINDS, Kind, first_error, in_every_kind, options, world};
 use burn_ddp_comm::{Error, ProcessGroup, ReduceOp, Result};
 use std::{thread, time::Duration};
 
@@ -71,7 +71,7 @@ fn different_roots_are_a_mismatch() {
 
 #[test]
 fn a_timeout_names_the_absent_rank_and_its_last_call() {
-    for kind in KINDS {
+    in_every_kind(|kind| {
         let options = options().timeout(Duration::from_secs(2));
         let errors = world(kind, 3, options, |group| {
             group.barrier().unwrap();
@@ -88,7 +88,7 @@ fn a_timeout_names_the_absent_rank_and_its_last_call() {
             assert!(text.contains("all_reduce #2") && text.contains("rank 1 has not called it"), "{text}");
             assert!(text.contains("barrier #1") && !text.contains("rank 2"), "{text}");
         }
-    }
+    });
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn messages_that_differ_in_length_are_a_mismatch() {
 
 #[test]
 fn a_missing_message_names_the_sender() {
-    for kind in KINDS {
+    in_every_kind(|kind| {
         let errors = world(kind, 2, options().timeout(Duration::from_secs(1)), |group| {
             group.barrier().unwrap();
             match group.rank() {
@@ -224,7 +224,7 @@ fn a_missing_message_names_the_sender() {
                 "{error}"
             );
         }
-    }
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Process groups: objects, sub-groups, background calls, `run_on`, and large worlds.
 
-use crate::common::{KINDS, Kind, options, world};
+use crate::common::{KINDS, Kind, in_every_kind, options, world};
 use burn_ddp_comm::ReduceOp;
 
 #[test]
@@ -135,7 +135,7 @@ fn destroying_a_sub_group_does_not_affect_others() {
 
 #[test]
 fn a_call_names_the_rank_that_has_destroyed_the_group() {
-    for kind in KINDS {
+    in_every_kind(|kind| {
         let errors = world(kind, 2, options(), |group| {
             let part = group.split(0, 0).unwrap();
             part.barrier().unwrap();
@@ -153,5 +153,5 @@ fn a_call_names_the_rank_that_has_destroyed_the_group() {
             let text = error.to_string();
             assert!(text.contains("rank 0 left the group") && text.contains("barrier #2"), "{text}");
         }
-    }
+    });
 }

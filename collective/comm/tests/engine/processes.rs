@@ -1,6 +1,6 @@
 //! Ranks as processes that meet through `env://`: killed, stopped, and with invalid environments.
 
-use crate::process::Rank;
+use crate::{common::concurrently, process::Rank};
 use burn_ddp_comm::Error;
 use rand::RngExt;
 use rustix::net::{AddressFamily, SocketType};
@@ -87,9 +87,8 @@ fn a_killed_rank_fails_all_others_with_its_name() {
 
 #[test]
 fn a_stopped_rank_is_named_at_the_deadline() {
-    let transports = ["tcp", "chain", "shm", "machines"];
-    for (victim, transport) in [1, 0].into_iter().flat_map(|victim| transports.map(|name| (victim, name))) {
-        let World { mut ranks, _port } = launch(3, &format!("{transport} 2000 1000000"));
+    let stop = |victim: usize, transport: &str| {
+        let World { mut ranks, _port } = launch(3, &format!("{transport} 3000 1000000"));
         for rank in &mut ranks {
             rank.expect("JOINED").unwrap();
         }
@@ -105,6 +104,9 @@ fn a_stopped_rank_is_named_at_the_deadline() {
         // After it continues, it fails because the job has ended.
         ranks[victim].signal(libc::SIGCONT);
         assert!(ranks[victim].ended().is_some());
+    };
+    for victim in [1, 0] {
+        concurrently(["tcp", "chain", "shm", "machines"], |transport| stop(victim, transport));
     }
 }
 

@@ -3,7 +3,7 @@
 //! Otherwise the test prints a warning past the test harness, and fails if the environment variable `CI` or
 //! `BURN_DDP_REQUIRE_NETNS` is set.
 
-use crate::process::Rank;
+use crate::{common::concurrently, process::Rank};
 use burn_ddp_comm::Error;
 use std::{
     env,
@@ -141,7 +141,7 @@ fn two_machines_require_a_secret() {
 
 /// Cuts the connection while `each` ranks on both machines are working.
 fn pull_the_cable(each: usize, timeout: Duration) {
-    for end in [0, 1] {
+    concurrently([0, 1], |end| {
         let Some(machines) = Machines::new() else { return };
         let mut ranks = machines.start(each, &format!("auto {} 1000000", timeout.as_millis()), SECRET);
         for rank in &mut ranks {
@@ -164,7 +164,7 @@ fn pull_the_cable(each: usize, timeout: Duration) {
             assert!(named, "rank {rank} reports {error}, not a rank of {far:?}");
             assert!(pulled.elapsed() < Duration::from_secs(20), "{:?}", pulled.elapsed());
         }
-    }
+    });
 }
 
 #[test]
