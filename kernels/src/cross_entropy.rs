@@ -3,9 +3,8 @@
 use crate::{
     exp::exp,
     parallel,
-    simd::{arch, largest, sum},
+    simd::{largest, multiversion, sum},
 };
-use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
 
 /// Logits per part of the work.
@@ -41,7 +40,7 @@ impl CrossEntropy {
             || (),
             |(), range, losses, rows, _| {
                 let logits = &logits[range.start * self.classes..];
-                arch().dispatch(Forward { with: *self, logits, targets: &targets[range], losses, rows });
+                write_losses(*self, logits, &targets[range], losses, rows);
             },
         );
         let total = sum(losses.len(), |row| losses[row]);
@@ -59,9 +58,9 @@ impl CrossEntropy {
         let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
             let logits = &logits[range.start * self.classes..];
             let (targets, rows) = (&targets[range.clone()], &rows[range]);
-            arch().dispatch(Backward { with: *self, logits, targets, rows, factor, to });
+            gradients(*self, logits, targets, rows, factor, to);
         };
-        // SAFETY: `Backward` writes all values.
+        // SAFETY: `gradients` writes all values.
         unsafe { parallel::build_rows([targets.len(), self.rows()], self.classes, write) }
     }
 
@@ -75,22 +74,17 @@ impl CrossEntropy {
     }
 }
 
-struct Forward<'a> {
-    with: CrossEntropy,
-    logits: &'a [f32],
-    targets: &'a [i64],
-    losses: &'a mut [f32],
-    rows: &'a mut [[f32; 2]],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let CrossEntropy { classes, smoothing } = self.with;
-        for (row, target) in self.targets.iter().enumerate() {
-            let logits = &self.logits[row * classes..][..classes];
+multiversion!(
+    fn write_losses(
+        with: CrossEntropy,
+        logits: &[f32],
+        targets: &[i64],
+        losses: &mut [f32],
+        rows: &mut [[f32; 2]],
+    ) {
+        let CrossEntropy { classes, smoothing } = with;
+        for (row, target) in targets.iter().enumerate() {
+            let logits = &logits[row * classes..][..classes];
             let most = largest(logits);
             let total = sum(classes, |class| exp(logits[class] - most));
             let target = usize::try_from(*target).ok().and_then(|class| logits.get(class));
@@ -100,45 +94,40 @@ impl WithSimd for Forward<'_> {
                 let mean = sum(classes, |class| logits[class] - most) / classes as f32;
                 wanted = (1.0 - smoothing) * wanted + smoothing * mean;
             }
-            self.losses[row] = total.ln() - wanted;
-            self.rows[row] = [most, 1.0 / total];
+            losses[row] = total.ln() - wanted;
+            rows[row] = [most, 1.0 / total];
         }
     }
-}
+);
 
-struct Backward<'a> {
-    with: CrossEntropy,
-    logits: &'a [f32],
-    targets: &'a [i64],
-    rows: &'a [[f32; 2]],
-    /// Gradient of the loss of a row.
-    factor: f32,
-    to: &'a mut [MaybeUninit<f32>],
-}
-
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let CrossEntropy { classes, smoothing } = self.with;
+multiversion!(
+    /// Gradient of the logits, where `factor` is that of the loss of a row.
+    fn gradients(
+        with: CrossEntropy,
+        logits: &[f32],
+        targets: &[i64],
+        rows: &[[f32; 2]],
+        factor: f32,
+        to: &mut [MaybeUninit<f32>],
+    ) {
+        let CrossEntropy { classes, smoothing } = with;
         let spread = smoothing / classes as f32;
-        for ((row, target), [most, scale]) in self.targets.iter().enumerate().zip(self.rows) {
-            let logits = &self.logits[row * classes..][..classes];
-            let to = &mut self.to[row * classes..][..classes];
+        for ((row, target), [most, scale]) in targets.iter().enumerate().zip(rows) {
+            let logits = &logits[row * classes..][..classes];
+            let to = &mut to[row * classes..][..classes];
             for (to, logit) in to.iter_mut().zip(logits) {
-                to.write((exp(logit - most) * scale - spread) * self.factor);
+                to.write((exp(logit - most) * scale - spread) * factor);
             }
             match usize::try_from(*target).ok().filter(|class| *class < classes) {
                 Some(class) => {
                     let share = exp(logits[class] - most) * scale - spread - (1.0 - smoothing);
-                    to[class].write(share * self.factor);
+                    to[class].write(share * factor);
                 }
                 None => to.fill(MaybeUninit::new(f32::NAN)),
             }
         }
     }
-}
+);
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,8 @@
 
 use crate::{
     parallel::{self, Room, side_by_side},
-    simd::arch,
+    simd::multiversion,
 };
-use pulp::{Simd, WithSimd};
 
 /// `of(x, y)` for every pair of values.
 ///
@@ -27,32 +26,25 @@ pub fn update<Y: Copy + Sync, A: Send, B: Send>(
 ) -> Vec<f32> {
     assert_eq!([y.len(), a.len(), b.len()], [x.len(); 3], "one length for all");
     let write = |[room]: [Room; 1]| {
-        side_by_side((x, y), a, b, room, |(x, y), a, b, to| {
-            arch().dispatch(Pass { x, y, a, b, to, by });
-        });
+        side_by_side((x, y), a, b, room, |(x, y), a, b, to| pass(x, y, a, b, to, by));
     };
     // SAFETY: each pass writes all of its part.
     let [result] = unsafe { parallel::written([x.len()], write) };
     result
 }
 
-struct Pass<'a, Y, A, B, F> {
-    x: &'a [f32],
-    y: &'a [Y],
-    a: &'a mut [A],
-    b: &'a mut [B],
-    to: Room<'a>,
-    by: F,
-}
-
-impl<Y: Copy, A, B, F: Fn(f32, Y, &mut A, &mut B) -> f32> WithSimd for Pass<'_, Y, A, B, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let updated = self.a.iter_mut().zip(self.b).zip(self.to);
-        for ((x, y), ((a, b), to)) in self.x.iter().zip(self.y).zip(updated) {
-            to.write((self.by)(*x, *y, a, b));
+multiversion!(
+    fn pass<Y: Copy, A, B, F: Fn(f32, Y, &mut A, &mut B) -> f32>(
+        x: &[f32],
+        y: &[Y],
+        a: &mut [A],
+        b: &mut [B],
+        to: Room<'_>,
+        by: F,
+    ) {
+        let updated = a.iter_mut().zip(b).zip(to);
+        for ((x, y), ((a, b), to)) in x.iter().zip(y).zip(updated) {
+            to.write(by(*x, *y, a, b));
         }
     }
-}
+);

@@ -3,9 +3,8 @@
 use crate::{
     layer_norm::statistics,
     parallel::{self, Room},
-    simd::{arch, sum_pairs},
+    simd::{multiversion, sum_pairs},
 };
-use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// Values per part of the work.
@@ -37,9 +36,9 @@ impl GroupNorm<'_> {
         let (image, images) = self.images(x);
         let write = |range: Range<usize>, y: Room| {
             let x = &x[range.start * image..range.end * image];
-            arch().dispatch(Forward { with: *self, x, y });
+            normalise(*self, x, y);
         };
-        // SAFETY: `Forward` writes all values.
+        // SAFETY: `normalise` writes all values.
         unsafe { parallel::build_rows(images, image, write) }
     }
 
@@ -59,11 +58,11 @@ impl GroupNorm<'_> {
                 || (),
                 |(), range, for_x, sums, _| {
                     let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
-                    arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+                    gradients(*self, x, gradient, for_x, sums);
                 },
             );
         };
-        // SAFETY: `Backward` writes all values.
+        // SAFETY: `gradients` writes all values.
         let [for_x] = unsafe { parallel::written([x.len()], write) };
         let [mut for_gamma, mut for_beta] = [(); 2].map(|()| vec![0.0; self.channels]);
         for (at, sums) in sums.iter().enumerate() {
@@ -99,24 +98,15 @@ impl GroupNorm<'_> {
     }
 }
 
-struct Forward<'a> {
-    with: GroupNorm<'a>,
-    x: &'a [f32],
-    y: Room<'a>,
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let GroupNorm { groups, positions, beta, .. } = self.with;
-        let [channels, len] = self.with.group();
-        for (number, (x, y)) in self.x.chunks_exact(len).zip(self.y.chunks_exact_mut(len)).enumerate() {
-            let (mean, scale) = statistics(x, self.with.epsilon, true);
+multiversion!(
+    fn normalise(with: GroupNorm<'_>, x: &[f32], y: Room<'_>) {
+        let GroupNorm { groups, positions, beta, .. } = with;
+        let [channels, len] = with.group();
+        for (number, (x, y)) in x.chunks_exact(len).zip(y.chunks_exact_mut(len)).enumerate() {
+            let (mean, scale) = statistics(x, with.epsilon, true);
             for (at, (x, y)) in x.chunks_exact(positions).zip(y.chunks_exact_mut(positions)).enumerate() {
                 let channel = number % groups * channels + at;
-                let factor = scale * self.with.gamma(channel);
+                let factor = scale * with.gamma(channel);
                 let beta = if beta.is_empty() { 0.0 } else { beta[channel] };
                 for (x, y) in x.iter().zip(y) {
                     y.write((x - mean) * factor + beta);
@@ -124,29 +114,18 @@ impl WithSimd for Forward<'_> {
             }
         }
     }
-}
+);
 
-struct Backward<'a> {
-    with: GroupNorm<'a>,
-    x: &'a [f32],
-    gradient: &'a [f32],
-    for_x: Room<'a>,
-    /// Receives the gradients of beta and gamma of each image.
-    sums: &'a mut [[f32; 2]],
-}
-
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let GroupNorm { groups, positions, .. } = self.with;
-        let [channels, len] = self.with.group();
-        let of_groups = self.x.chunks_exact(len).zip(self.gradient.chunks_exact(len));
-        let results = self.for_x.chunks_exact_mut(len).zip(self.sums.chunks_exact_mut(channels));
+multiversion!(
+    /// Gradients of `x`, and of beta and gamma of each image in `sums`.
+    fn gradients(with: GroupNorm<'_>, x: &[f32], gradient: &[f32], for_x: Room<'_>, sums: &mut [[f32; 2]]) {
+        let GroupNorm { groups, positions, .. } = with;
+        let [channels, len] = with.group();
+        let of_groups = x.chunks_exact(len).zip(gradient.chunks_exact(len));
+        let results = for_x.chunks_exact_mut(len).zip(sums.chunks_exact_mut(channels));
         for (number, ((x, gradient), (for_x, sums))) in of_groups.zip(results).enumerate() {
-            let (mean, scale) = statistics(x, self.with.epsilon, true);
-            let gamma = |at| self.with.gamma(number % groups * channels + at);
+            let (mean, scale) = statistics(x, with.epsilon, true);
+            let gamma = |at| with.gamma(number % groups * channels + at);
             let (mut along, mut across) = (0.0, 0.0);
             for (at, sums) in sums.iter_mut().enumerate() {
                 let [x, gradient] = [x, gradient].map(|of| &of[at * positions..][..positions]);
@@ -163,7 +142,7 @@ impl WithSimd for Backward<'_> {
             }
         }
     }
-}
+);
 
 #[cfg(test)]
 mod tests {

@@ -3,9 +3,8 @@
 
 use crate::{
     parallel::{self, Room},
-    simd::{arch, sum},
+    simd::{multiversion, sum},
 };
-use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// Rows per part of the work.
@@ -32,9 +31,9 @@ impl LayerNorm<'_> {
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
         let width = self.width(x);
         let write = |range: Range<usize>, to: Room| {
-            arch().dispatch(Forward { with: *self, x: &x[range.start * width..][..to.len()], to });
+            normalise(*self, &x[range.start * width..][..to.len()], to);
         };
-        // SAFETY: `Forward` writes all values.
+        // SAFETY: `normalise` writes all values.
         unsafe { parallel::build_rows([x.len() / width.max(1), ROWS], width, write) }
     }
 
@@ -51,10 +50,10 @@ impl LayerNorm<'_> {
             parallel::pairs((for_x, part), (&mut all, sums), |number, for_x, sums| {
                 let range = number * part..number * part + for_x.len();
                 let (x, gradient) = (&x[range.clone()], &gradient[range]);
-                arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+                gradients(*self, x, gradient, for_x, sums);
             });
         };
-        // SAFETY: `Backward` writes all values.
+        // SAFETY: `gradients` writes all values.
         let [for_x] = unsafe { parallel::written([x.len()], write) };
         let mut for_parameters = vec![0.0; sums];
         for part in all.chunks_exact(sums.max(1)) {
@@ -82,20 +81,11 @@ pub(crate) fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32)
     (mean, 1.0 / (variance + epsilon).sqrt())
 }
 
-struct Forward<'a> {
-    with: LayerNorm<'a>,
-    x: &'a [f32],
-    to: Room<'a>,
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let LayerNorm { gamma, beta, epsilon, centred } = self.with;
+multiversion!(
+    fn normalise(with: LayerNorm<'_>, x: &[f32], to: Room<'_>) {
+        let LayerNorm { gamma, beta, epsilon, centred } = with;
         let width = gamma.len().max(1);
-        for (x, to) in self.x.chunks_exact(width).zip(self.to.chunks_exact_mut(width)) {
+        for (x, to) in x.chunks_exact(width).zip(to.chunks_exact_mut(width)) {
             let (mean, scale) = statistics(x, epsilon, centred);
             if beta.is_empty() {
                 for ((to, x), gamma) in to.iter_mut().zip(x).zip(gamma) {
@@ -108,27 +98,16 @@ impl WithSimd for Forward<'_> {
             }
         }
     }
-}
+);
 
-struct Backward<'a> {
-    with: LayerNorm<'a>,
-    x: &'a [f32],
-    gradient: &'a [f32],
-    for_x: Room<'a>,
-    /// Gradients of gamma and beta.
-    sums: &'a mut [f32],
-}
-
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let LayerNorm { gamma, epsilon, centred, .. } = self.with;
+multiversion!(
+    /// Gradients of `x`, and of gamma and beta in `sums`.
+    fn gradients(with: LayerNorm<'_>, x: &[f32], gradient: &[f32], for_x: Room<'_>, sums: &mut [f32]) {
+        let LayerNorm { gamma, epsilon, centred, .. } = with;
         let width = gamma.len().max(1);
-        let (for_gamma, for_beta) = self.sums.split_at_mut(width.min(self.sums.len()));
-        let rows = self.x.chunks_exact(width).zip(self.gradient.chunks_exact(width));
-        for ((x, gradient), to) in rows.zip(self.for_x.chunks_exact_mut(width)) {
+        let (for_gamma, for_beta) = sums.split_at_mut(width.min(sums.len()));
+        let rows = x.chunks_exact(width).zip(gradient.chunks_exact(width));
+        for ((x, gradient), to) in rows.zip(for_x.chunks_exact_mut(width)) {
             let gradient = &gradient[..width];
             let (x, gamma, to) = (&x[..width], &gamma[..width], &mut to[..width]);
             let (mean, scale) = statistics(x, epsilon, centred);
@@ -144,7 +123,7 @@ impl WithSimd for Backward<'_> {
             for_beta.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
         }
     }
-}
+);
 
 #[cfg(test)]
 mod tests {

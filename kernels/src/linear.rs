@@ -4,13 +4,16 @@
 //! has it; subnormal values (below 1.2e-38) then count as zero.
 
 pub use crate::product::Matrix;
-use crate::{parallel, product::product, simd::arch};
+use crate::{
+    parallel,
+    product::product,
+    simd::{arch, multiversion},
+};
 use half::{
     bf16, f16,
     slice::{HalfBitsSliceExt, HalfFloatSliceExt},
     vec::HalfBitsVecExt,
 };
-use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
 
 /// Rows per part of an addition of the bias.
@@ -125,7 +128,7 @@ pub fn forward<T: Value>(x: &[T], weight: &[T], bias: &[T], outputs: usize) -> V
     }
     assert_eq!(bias.len(), outputs, "a bias for every output");
     let bias = &convert(bias, T::widen);
-    parallel::parts(&mut y, ROWS * outputs, |_, rows| arch().dispatch(AddBias { rows, bias }));
+    parallel::parts(&mut y, ROWS * outputs, |_, rows| add_bias(rows, bias));
     T::narrow(y)
 }
 
@@ -178,44 +181,24 @@ pub fn gradients<T: Value>(
     let mut bias = vec![0.0; outputs];
     // Each column is summed by one thread, in the order of the rows.
     let columns = if gradient.len() < 1 << 16 { outputs } else { COLUMNS };
-    parallel::parts(&mut bias, columns, |start, sums| {
-        arch().dispatch(ColumnSums { gradient, outputs, start, sums });
-    });
+    parallel::parts(&mut bias, columns, |start, sums| add_columns(gradient, outputs, start, sums));
     (T::narrow(weight), T::narrow(bias))
 }
 
-struct AddBias<'a> {
-    rows: &'a mut [f32],
-    bias: &'a [f32],
-}
-
-impl WithSimd for AddBias<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for row in self.rows.chunks_exact_mut(self.bias.len().max(1)) {
-            row.iter_mut().zip(self.bias).for_each(|(y, bias)| *y += bias);
+multiversion!(
+    fn add_bias(rows: &mut [f32], bias: &[f32]) {
+        for row in rows.chunks_exact_mut(bias.len().max(1)) {
+            row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
         }
     }
-}
+);
 
-/// Adds the columns of `gradient` from `start` on to `sums`.
-struct ColumnSums<'a, T> {
-    gradient: &'a [T],
-    outputs: usize,
-    start: usize,
-    sums: &'a mut [f32],
-}
-
-impl<T: Value> WithSimd for ColumnSums<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for row in self.gradient.chunks_exact(self.outputs.max(1)) {
-            let row = &row[self.start..][..self.sums.len()];
-            for (sums, values) in self.sums.chunks_mut(COLUMNS).zip(row.chunks(COLUMNS)) {
+multiversion!(
+    /// Adds the columns of `gradient` from `start` on to `sums`.
+    fn add_columns<T: Value>(gradient: &[T], outputs: usize, start: usize, sums: &mut [f32]) {
+        for row in gradient.chunks_exact(outputs.max(1)) {
+            let row = &row[start..][..sums.len()];
+            for (sums, values) in sums.chunks_mut(COLUMNS).zip(row.chunks(COLUMNS)) {
                 let mut wide = [0.0; COLUMNS];
                 let wide = &mut wide[..values.len()];
                 T::widen(values, wide);
@@ -223,4 +206,4 @@ impl<T: Value> WithSimd for ColumnSums<'_, T> {
             }
         }
     }
-}
+);

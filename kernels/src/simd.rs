@@ -1,4 +1,4 @@
-//! Unaligned access to vectors of the processor's width (crate `pulp`).
+//! Functions with a version for each vector width, and unaligned access to vectors (crate `pulp`).
 
 use pulp::{Arch, Simd};
 
@@ -17,6 +17,64 @@ pub fn arch() -> Arch {
     }
     Arch::new()
 }
+
+/// Defines a function that is compiled for each instruction set and calls the version with the widest vectors.
+///
+/// With `<S: Simd>(simd: S, …)`, which callers do not pass, the body knows the instruction set; `const` parameters may follow
+/// `S`. References in types need no lifetimes. Closures in the body that are not inlined are compiled for the baseline
+/// processor; so are other functions, unless they are `#[inline(always)]`.
+macro_rules! multiversion {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis fn $name:ident<S: Simd $(, const $N:ident: usize)*>(
+            $simd:ident: S, $($argument:ident: $type:ty),* $(,)?
+        ) $(-> $output:ty)? $body:block
+    ) => {
+        $(#[$doc])*
+        $visibility fn $name<$(const $N: usize),*>($($argument: $type),*) $(-> $output)? {
+            struct Call<Arguments $(, const $N: usize)*>(Arguments);
+
+            impl<$(const $N: usize),*> pulp::WithSimd for Call<($($type,)*) $(, $N)*> {
+                type Output = multiversion!(@output $($output)?);
+
+                #[inline(always)]
+                fn with_simd<S: pulp::Simd>(self, $simd: S) -> Self::Output {
+                    let Self(($($argument,)*)) = self;
+                    $body
+                }
+            }
+
+            $crate::simd::arch().dispatch(Call::<_ $(, $N)*>(($($argument,)*)))
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        $visibility:vis fn $name:ident $(<$($T:ident $(: $bound:path)?),*>)? (
+            $($argument:ident: $type:ty),* $(,)?
+        ) $(-> $output:ty)? $body:block
+    ) => {
+        $(#[$doc])*
+        $visibility fn $name $(<$($T $(: $bound)?),*>)? ($($argument: $type),*) $(-> $output)? {
+            struct Call<Arguments>(Arguments);
+
+            impl $(<$($T $(: $bound)?),*>)? pulp::WithSimd for Call<($($type,)*)> {
+                type Output = multiversion!(@output $($output)?);
+
+                #[inline(always)]
+                fn with_simd<S: pulp::Simd>(self, _: S) -> Self::Output {
+                    let Self(($($argument,)*)) = self;
+                    $body
+                }
+            }
+
+            $crate::simd::arch().dispatch(Call(($($argument,)*)))
+        }
+    };
+    (@output) => { () };
+    (@output $output:ty) => { $output };
+}
+
+pub(crate) use multiversion;
 
 /// Loads the vector that starts at `from`.
 ///

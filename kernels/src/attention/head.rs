@@ -6,9 +6,8 @@ use crate::{
     exp::exp,
     parallel::Room,
     product::{Matrix, product_to, writable},
-    simd::{arch, largest, sum},
+    simd::{largest, multiversion, sum},
 };
-use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
 
 /// Queries at a time. With a causal mask, products skip later keys in steps of this size.
@@ -66,7 +65,7 @@ impl Head<'_> {
         }
         // SAFETY: the products wrote all other values.
         let weights = unsafe { &mut *(std::ptr::from_mut(weights) as *mut [f32]) };
-        arch().dispatch(Forward { head: self, rows: weights });
+        softmax(self, weights);
         if let Some((dropout, number)) = self.dropout {
             let kept = dropout.row(number, weights.len(), &mut workspace.random);
             for ((kept, weight), signed) in kept.zip(&mut *weights).zip(signed) {
@@ -103,7 +102,7 @@ impl Head<'_> {
             product_to(gradient.rows(rows), value.rows(others).transpose(), 1.0, to, keys);
         }
         dropped.resize(if self.dropout.is_some() { weights.len() } else { 0 }, 0.0);
-        arch().dispatch(Backward { head: self, weights, for_weights, scores, dropped });
+        score_gradients(self, weights, for_weights, scores, dropped);
         let square = |values| Matrix::new(values, [self.queries, keys]);
         let weights = square(if self.dropout.is_some() { dropped } else { weights });
         let scores = square(scores);
@@ -151,18 +150,9 @@ impl Head<'_> {
     }
 }
 
-/// Attention weights in place of the scores.
-struct Forward<'a> {
-    head: &'a Head<'a>,
-    rows: &'a mut [f32],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { head, rows } = self;
+multiversion!(
+    /// Attention weights in place of the scores.
+    fn softmax(head: &Head<'_>, rows: &mut [f32]) {
         for (query, row) in rows.chunks_exact_mut(head.keys.max(1)).enumerate() {
             let seen = &mut row[..head.seen(query)];
             if let Some(mask) = head.mask {
@@ -176,26 +166,19 @@ impl WithSimd for Forward<'_> {
             seen.iter_mut().for_each(|score| *score *= factor);
         }
     }
-}
+);
 
-/// Gradients of the scores in place of those of the weights.
-struct Backward<'a> {
-    head: &'a Head<'a>,
-    /// With dropout, weights before it, negative where they are dropped.
-    weights: &'a [f32],
-    /// Further gradient of the weights.
-    for_weights: Option<&'a [f32]>,
-    scores: &'a mut [f32],
-    /// Receives the weights after dropout.
-    dropped: &'a mut [f32],
-}
-
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { head, weights, for_weights, scores, dropped } = self;
+multiversion!(
+    /// Gradients of the scores in place of those of the weights, to which `for_weights` are added.
+    ///
+    /// With dropout, `weights` are those before it, negative where they are dropped, and `dropped` receives those after it.
+    fn score_gradients(
+        head: &Head<'_>,
+        weights: &[f32],
+        for_weights: Option<&[f32]>,
+        scores: &mut [f32],
+        dropped: &mut [f32],
+    ) {
         let keys = head.keys.max(1);
         if let Some(for_weights) = for_weights {
             scores.iter_mut().zip(for_weights).for_each(|(score, gradient)| *score += gradient);
@@ -227,4 +210,4 @@ impl WithSimd for Backward<'_> {
             later[..multiplied].fill(0.0);
         }
     }
-}
+);

@@ -15,9 +15,9 @@ pub use relu::{ReluGradient, relu};
 use crate::{
     parallel::{self, Room},
     relu::passed,
-    simd::{arch, load},
+    simd::{load, multiversion},
 };
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 /// Sums `a` and `a` × `b` over each channel.
 ///
@@ -36,7 +36,7 @@ fn sums_through(
     outputs: Option<&[Affine]>,
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<[f64; 2]> {
-    let one = |(): &mut (), image| arch().dispatch(Sums { a, b, outputs, image, channels, positions });
+    let one = |(): &mut (), image| image_sums(a, b, outputs, image, channels, positions);
     totals(parallel::each(batch, || (), one), channels)
 }
 
@@ -52,21 +52,16 @@ fn totals(images: Vec<Vec<[f32; 2]>>, channels: usize) -> Vec<[f64; 2]> {
     totals
 }
 
-struct Sums<'a> {
-    a: Centred<'a>,
-    b: Centred<'a>,
-    outputs: Option<&'a [Affine]>,
-    image: usize,
-    channels: usize,
-    positions: usize,
-}
-
-impl WithSimd for Sums<'_> {
-    type Output = Vec<[f32; 2]>;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Vec<[f32; 2]> {
-        let Self { a, b, outputs, image, channels, positions } = self;
+multiversion!(
+    fn image_sums<S: Simd>(
+        simd: S,
+        a: Centred<'_>,
+        b: Centred<'_>,
+        outputs: Option<&[Affine]>,
+        image: usize,
+        channels: usize,
+        positions: usize,
+    ) -> Vec<[f32; 2]> {
         let mut sums = Vec::with_capacity(channels);
         // A closure of an iterator could be compiled as a function without the vector instructions.
         for channel in 0..channels {
@@ -79,7 +74,7 @@ impl WithSimd for Sums<'_> {
         }
         sums
     }
-}
+);
 
 /// Sums of two planes with centres; with `RELU`, the first is a gradient through a ReLU after `output`, without a centre.
 #[inline(always)]
@@ -148,29 +143,23 @@ fn apply_with(
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<f32> {
     let one = |(): &mut (), image: usize, to: Room| {
-        arch().dispatch(Lines { lines: &lines[..channels], a, b, relu, image, positions, to });
+        apply_to_image(&lines[..channels], a, b, relu, image, positions, to);
     };
     let len = parallel::values(&[channels, positions]).expect("an image that fits in memory");
     // SAFETY: an image has a whole number of planes, and every one is written.
     unsafe { parallel::build(batch, len, || (), one) }
 }
 
-struct Lines<'a> {
-    lines: &'a [Affine],
-    a: Centred<'a>,
-    b: Option<Centred<'a>>,
-    relu: Relu<'a>,
-    image: usize,
-    positions: usize,
-    to: Room<'a>,
-}
-
-impl WithSimd for Lines<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { lines, a, b, relu, image, positions, to } = self;
+multiversion!(
+    fn apply_to_image(
+        lines: &[Affine],
+        a: Centred<'_>,
+        b: Option<Centred<'_>>,
+        relu: Relu<'_>,
+        image: usize,
+        positions: usize,
+        to: Room<'_>,
+    ) {
         for (channel, to) in to.chunks_exact_mut(positions).enumerate() {
             let (line, plane) = (lines[channel], image * lines.len() + channel);
             let Affine { factors, constant } = line;
@@ -202,4 +191,4 @@ impl WithSimd for Lines<'_> {
             }
         }
     }
-}
+);

@@ -4,9 +4,8 @@ use super::{Affine, Centred, totals};
 use crate::{
     parallel,
     pool::{NONE, Windows},
-    simd::{arch, sum_pairs},
+    simd::{multiversion, sum_pairs},
 };
-use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// A gradient of the output of [`pool::forward_mapped`](crate::pool::forward_mapped).
@@ -31,10 +30,7 @@ impl PooledGradient<'_> {
     /// If there are fewer values than the windows require.
     pub fn sums(self) -> Vec<[f64; 2]> {
         let [batch, channels, ..] = self.windows.output();
-        totals(
-            parallel::each(batch, || (), |(), image| arch().dispatch(Sums { gradient: self, image })),
-            channels,
-        )
+        totals(parallel::each(batch, || (), |(), image| image_sums(self, image)), channels)
     }
 
     /// Applies each channel's map to the gradient before the pooling and to `x`.
@@ -44,24 +40,16 @@ impl PooledGradient<'_> {
     pub fn apply(self, lines: &[Affine]) -> Vec<f32> {
         let [batch, channels, height, width] = self.windows.input();
         let one = |(): &mut (), image: usize, to: &mut [MaybeUninit<f32>]| {
-            arch().dispatch(Lines { gradient: self, lines: &lines[..channels], image, to });
+            apply_to_image(self, &lines[..channels], image, to);
         };
         // SAFETY: every value of every row is written.
         unsafe { parallel::build(batch, channels * height * width, || (), one) }
     }
 }
 
-struct Sums<'a> {
-    gradient: PooledGradient<'a>,
-    image: usize,
-}
-
-impl WithSimd for Sums<'_> {
-    type Output = Vec<[f32; 2]>;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Vec<[f32; 2]> {
-        let Self { gradient: PooledGradient { values, taken, inputs, windows, .. }, image } = self;
+multiversion!(
+    fn image_sums(gradient: PooledGradient<'_>, image: usize) -> Vec<[f32; 2]> {
+        let PooledGradient { values, taken, inputs, windows, .. } = gradient;
         let [_, channels, rows, columns] = windows.output();
         let len = rows * columns;
         let planes = (image * channels..(image + 1) * channels).map(|plane| {
@@ -74,58 +62,57 @@ impl WithSimd for Sums<'_> {
         });
         planes.collect()
     }
-}
+);
 
-struct Lines<'a> {
-    gradient: PooledGradient<'a>,
-    lines: &'a [Affine],
-    image: usize,
-    to: &'a mut [MaybeUninit<f32>],
-}
-
-impl WithSimd for Lines<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        match self.gradient.windows.kernel()[1] {
-            1 => self.write::<1>(),
-            2 => self.write::<2>(),
-            3 => self.write::<3>(),
-            _ => self.write::<4>(),
+multiversion!(
+    fn apply_to_image(
+        gradient: PooledGradient<'_>,
+        lines: &[Affine],
+        image: usize,
+        to: &mut [MaybeUninit<f32>],
+    ) {
+        match gradient.windows.kernel()[1] {
+            1 => apply_to::<1>(gradient, lines, image, to),
+            2 => apply_to::<2>(gradient, lines, image, to),
+            3 => apply_to::<3>(gradient, lines, image, to),
+            _ => apply_to::<4>(gradient, lines, image, to),
         }
     }
-}
+);
 
-impl Lines<'_> {
-    #[inline(always)]
-    fn write<const K: usize>(self) {
-        let Self { gradient: PooledGradient { values, taken, windows, x, .. }, lines, image, to } = self;
-        let ([_, channels, height, width], [.., rows, columns]) = (windows.input(), windows.output());
-        let kernel_rows = windows.kernel()[0];
-        for (channel, to) in to.chunks_exact_mut(height * width).enumerate() {
-            let plane = image * channels + channel;
-            let (x, centre) = x.plane(plane, channels, height * width);
-            let Affine { factors, constant } = lines[channel];
-            // In the order of `apply`'s sum.
-            let line = |gradient: f32, x: f32| gradient * factors[0] + (x - centre) * factors[1] + constant;
-            for (row, (to, x)) in to.chunks_exact_mut(width).zip(x.chunks_exact(width)).enumerate() {
-                if row >= rows * kernel_rows {
-                    fill(to, x, |x| line(0.0, x));
-                    continue;
-                }
-                let at = (plane * rows + row / kernel_rows) * columns;
-                let (values, taken) = (&values[at..at + columns], &taken[at..at + columns]);
-                let first = (row % kernel_rows * K) as u8;
-                let ((to, to_rest), (x, x_rest)) = (to.as_chunks_mut::<K>(), x.as_chunks::<K>());
-                for (((to, x), &gradient), &taken) in to.iter_mut().zip(x).zip(values).zip(taken) {
-                    for at in 0..K {
-                        let gradient = if taken == first + at as u8 { gradient } else { 0.0 };
-                        to[at].write(line(gradient, x[at]));
-                    }
-                }
-                fill(to_rest, x_rest, |x| line(0.0, x));
+/// [`apply_to_image`] for windows of `K` columns.
+#[inline(always)]
+fn apply_to<const K: usize>(
+    gradient: PooledGradient,
+    lines: &[Affine],
+    image: usize,
+    to: &mut [MaybeUninit<f32>],
+) {
+    let PooledGradient { values, taken, windows, x, .. } = gradient;
+    let ([_, channels, height, width], [.., rows, columns]) = (windows.input(), windows.output());
+    let kernel_rows = windows.kernel()[0];
+    for (channel, to) in to.chunks_exact_mut(height * width).enumerate() {
+        let plane = image * channels + channel;
+        let (x, centre) = x.plane(plane, channels, height * width);
+        let Affine { factors, constant } = lines[channel];
+        // In the order of `apply`'s sum.
+        let line = |gradient: f32, x: f32| gradient * factors[0] + (x - centre) * factors[1] + constant;
+        for (row, (to, x)) in to.chunks_exact_mut(width).zip(x.chunks_exact(width)).enumerate() {
+            if row >= rows * kernel_rows {
+                fill(to, x, |x| line(0.0, x));
+                continue;
             }
+            let at = (plane * rows + row / kernel_rows) * columns;
+            let (values, taken) = (&values[at..at + columns], &taken[at..at + columns]);
+            let first = (row % kernel_rows * K) as u8;
+            let ((to, to_rest), (x, x_rest)) = (to.as_chunks_mut::<K>(), x.as_chunks::<K>());
+            for (((to, x), &gradient), &taken) in to.iter_mut().zip(x).zip(values).zip(taken) {
+                for at in 0..K {
+                    let gradient = if taken == first + at as u8 { gradient } else { 0.0 };
+                    to[at].write(line(gradient, x[at]));
+                }
+            }
+            fill(to_rest, x_rest, |x| line(0.0, x));
         }
     }
 }

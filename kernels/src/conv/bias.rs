@@ -2,14 +2,13 @@
 
 use crate::{
     parallel,
-    simd::{arch, sum},
+    simd::{multiversion, sum},
 };
-use pulp::{Simd, WithSimd};
 
 /// Adds its channel's bias to every plane of `images`, whose planes have `plane` values.
 pub fn add_bias(images: &mut [f32], bias: &[f32], plane: usize) {
     parallel::parts(images, bias.len() * plane, |_, images| {
-        arch().dispatch(Epilogue { images, bias, plane, relu: false });
+        finish(images, bias, plane, false);
     });
 }
 
@@ -17,30 +16,19 @@ pub fn add_bias(images: &mut [f32], bias: &[f32], plane: usize) {
 pub fn channel_sums(images: &[f32], channels: usize, plane: usize) -> Vec<f32> {
     let mut sums = vec![0.0; channels];
     parallel::parts(&mut sums, channels.div_ceil(8), |first, sums| {
-        arch().dispatch(Sums { images, channels, plane, first, sums });
+        add_sums(images, channels, plane, first, sums);
     });
     sums
 }
 
 /// Adds the sums of the channels of one image, `[channels, plane]`, to `sums`.
 pub(super) fn add_channel_sums(image: &[f32], plane: usize, sums: &mut [f32]) {
-    arch().dispatch(Sums { images: image, channels: sums.len(), plane, first: 0, sums });
+    add_sums(image, sums.len(), plane, 0, sums);
 }
 
-/// Adds the bias, which may be empty, and applies the ReLU.
-pub(super) struct Epilogue<'a> {
-    pub images: &'a mut [f32],
-    pub bias: &'a [f32],
-    pub plane: usize,
-    pub relu: bool,
-}
-
-impl WithSimd for Epilogue<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { images, bias, plane, relu } = self;
+multiversion!(
+    /// Adds the bias, which may be empty, and applies the ReLU.
+    pub(super) fn finish(images: &mut [f32], bias: &[f32], plane: usize, relu: bool) {
         if bias.is_empty() && !relu {
             return;
         }
@@ -52,22 +40,11 @@ impl WithSimd for Epilogue<'_> {
             }
         }
     }
-}
+);
 
-struct Sums<'a> {
-    images: &'a [f32],
-    channels: usize,
-    plane: usize,
-    first: usize,
-    sums: &'a mut [f32],
-}
-
-impl WithSimd for Sums<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { images, channels, plane, first, sums } = self;
+multiversion!(
+    /// Adds the sums of the channels from `first` on over `images`, `[batch, channels, plane]`, to `sums`.
+    fn add_sums(images: &[f32], channels: usize, plane: usize, first: usize, sums: &mut [f32]) {
         for image in images.chunks_exact((channels * plane).max(1)) {
             for (at, total) in sums.iter_mut().enumerate() {
                 let values = &image[(first + at) * plane..][..plane];
@@ -75,4 +52,4 @@ impl WithSimd for Sums<'_> {
             }
         }
     }
-}
+);

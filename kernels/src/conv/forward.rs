@@ -3,9 +3,9 @@
 use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
 use crate::{
     parallel,
-    simd::{arch, copy, load, store},
+    simd::{copy, load, multiversion, store},
 };
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 use std::mem::MaybeUninit;
 
 /// Vectors of positions in a tile.
@@ -28,46 +28,39 @@ pub struct Filters<'a> {
     pub relu: bool,
 }
 
-/// Outputs for all kernel sizes.
-pub fn forward(geometry: Geometry, images: Whole, filters: Filters) -> Vec<f32> {
-    arch().dispatch(Forward { geometry, images, filters })
-}
-
-struct Forward<'a> {
-    geometry: Geometry,
-    images: Whole<'a>,
-    filters: Filters<'a>,
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = Vec<f32>;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
-        if S::REGISTER_COUNT >= 32 { self.tiled::<S, WIDE>(simd) } else { self.tiled::<S, NARROW>(simd) }
+multiversion!(
+    /// Outputs for all kernel sizes.
+    pub fn forward<S: Simd>(
+        simd: S,
+        geometry: Geometry,
+        images: Whole<'_>,
+        filters: Filters<'_>,
+    ) -> Vec<f32> {
+        if S::REGISTER_COUNT >= 32 {
+            tiled::<S, WIDE>(simd, geometry, images, filters)
+        } else {
+            tiled::<S, NARROW>(simd, geometry, images, filters)
+        }
     }
-}
+);
 
-impl Forward<'_> {
-    #[inline(always)]
-    fn tiled<S: Simd, const F: usize>(self, _: S) -> Vec<f32> {
-        let Self { geometry, images, filters } = self;
-        let packed = Packed::new::<F>(&geometry, &filters);
-        let span = VECTORS * S::F32_LANES;
-        let small = positions(&geometry) < span;
-        let staged = geometry.is_padded() || images.output.is_some() || small;
-        let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
-        let one = |stage: &mut Option<PaddedImage>, number: usize, out: &mut [MaybeUninit<f32>]| {
-            let image = images.part(number * geometry.image(), geometry.image());
-            let image = match stage {
-                Some(stage) => stage.fill(&geometry, image),
-                None => image.values,
-            };
-            arch().dispatch(Image::<F> { geometry: &geometry, image, packed: &packed, out });
+#[inline(always)]
+fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filters: Filters) -> Vec<f32> {
+    let packed = Packed::new::<F>(&geometry, &filters);
+    let span = VECTORS * S::F32_LANES;
+    let small = positions(&geometry) < span;
+    let staged = geometry.is_padded() || images.output.is_some() || small;
+    let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
+    let one = |stage: &mut Option<PaddedImage>, number: usize, out: &mut [MaybeUninit<f32>]| {
+        let image = images.part(number * geometry.image(), geometry.image());
+        let image = match stage {
+            Some(stage) => stage.fill(&geometry, image),
+            None => image.values,
         };
-        // SAFETY: every output position lies in a tile.
-        unsafe { parallel::build(geometry.batch, geometry.output_image(), new, one) }
-    }
+        image_outputs::<F>(&geometry, image, &packed, out);
+    };
+    // SAFETY: every output position lies in a tile.
+    unsafe { parallel::build(geometry.batch, geometry.output_image(), new, one) }
 }
 
 /// Number of positions between an output's first and last value, in rows of the padded image.
@@ -100,20 +93,15 @@ impl Packed {
     }
 }
 
-/// The outputs of one image.
-struct Image<'a, const F: usize> {
-    geometry: &'a Geometry,
-    image: &'a [f32],
-    packed: &'a Packed,
-    out: &'a mut [MaybeUninit<f32>],
-}
-
-impl<const F: usize> WithSimd for Image<'_, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { geometry, image, packed, out } = self;
+multiversion!(
+    /// The outputs of one image.
+    fn image_outputs<S: Simd, const F: usize>(
+        simd: S,
+        geometry: &Geometry,
+        image: &[f32],
+        packed: &Packed,
+        out: &mut [MaybeUninit<f32>],
+    ) {
         let (total, span) = (positions(geometry), VECTORS * S::F32_LANES);
         let (taps, plane) = (geometry.taps(), geometry.output_plane());
         let mut tile = [0.0; TILE];
@@ -140,7 +128,7 @@ impl<const F: usize> WithSimd for Image<'_, F> {
             done = start + span;
         }
     }
-}
+);
 
 /// Sums of a tile, `[F, span]`, for the positions from `image`.
 ///

@@ -3,9 +3,9 @@
 use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
 use crate::{
     parallel,
-    simd::{arch, load, store},
+    simd::{load, multiversion, store},
 };
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 /// Images per part of the sum. Independent of the number of threads, so that the sums are, too.
 const IMAGES: usize = 8;
@@ -20,60 +20,53 @@ const POSITIONS_AT_ONCE: usize = 64;
 /// Positions whose gradients, for two vectors, fit in the L1 cache together with the image's values.
 const POSITIONS: usize = 96;
 
-/// Gradients for all kernel sizes.
-pub fn gradients(geometry: Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
-    arch().dispatch(Gradients { geometry, images, gradient })
-}
-
-struct Gradients<'a> {
-    geometry: Geometry,
-    images: &'a [f32],
-    gradient: Whole<'a>,
-}
-
-impl WithSimd for Gradients<'_> {
-    type Output = (Vec<f32>, Vec<f32>);
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        match (S::REGISTER_COUNT >= 32, self.geometry.filters <= S::F32_LANES) {
-            (true, true) => self.tiled::<S, WIDE, 1>(simd),
-            (true, false) => self.tiled::<S, WIDE, VECTORS>(simd),
-            (false, true) => self.tiled::<S, NARROW, 1>(simd),
-            (false, false) => self.tiled::<S, NARROW, VECTORS>(simd),
+multiversion!(
+    /// Gradients for all kernel sizes.
+    pub fn gradients<S: Simd>(
+        simd: S,
+        geometry: Geometry,
+        images: &[f32],
+        gradient: Whole<'_>,
+    ) -> (Vec<f32>, Vec<f32>) {
+        match (S::REGISTER_COUNT >= 32, geometry.filters <= S::F32_LANES) {
+            (true, true) => tiled::<S, WIDE, 1>(simd, geometry, images, gradient),
+            (true, false) => tiled::<S, WIDE, VECTORS>(simd, geometry, images, gradient),
+            (false, true) => tiled::<S, NARROW, 1>(simd, geometry, images, gradient),
+            (false, false) => tiled::<S, NARROW, VECTORS>(simd, geometry, images, gradient),
         }
     }
-}
+);
 
-impl Gradients<'_> {
-    #[inline(always)]
-    fn tiled<S: Simd, const T: usize, const V: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
-        let Self { geometry, images, gradient } = self;
-        let offsets = geometry.offsets();
-        let layout = Layout::new::<S, V>(&geometry);
-        let new = || Workspace {
-            stage: geometry.is_padded().then(|| PaddedImage::new(&geometry, 0)),
-            gradient: vec![0.0; layout.stride() * geometry.output_plane()],
+#[inline(always)]
+fn tiled<S: Simd, const T: usize, const V: usize>(
+    _: S,
+    geometry: Geometry,
+    images: &[f32],
+    gradient: Whole,
+) -> (Vec<f32>, Vec<f32>) {
+    let offsets = geometry.offsets();
+    let layout = Layout::new::<S, V>(&geometry);
+    let new = || Workspace {
+        stage: geometry.is_padded().then(|| PaddedImage::new(&geometry, 0)),
+        gradient: vec![0.0; layout.stride() * geometry.output_plane()],
+    };
+    let room = geometry.taps().next_multiple_of(T);
+    let total = Sums::of_images(geometry.batch, [room, layout.stride()], new, |workspace, number, sums| {
+        let image = &images[number * geometry.image()..][..geometry.image()];
+        let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
+        let Workspace { stage, gradient: transposed } = workspace;
+        let image = match stage {
+            Some(stage) => stage.fill(&geometry, image.into()),
+            None => image,
         };
-        let room = geometry.taps().next_multiple_of(T);
-        let total =
-            Sums::of_images(geometry.batch, [room, layout.stride()], new, |workspace, number, sums| {
-                let image = &images[number * geometry.image()..][..geometry.image()];
-                let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
-                let Workspace { stage, gradient: transposed } = workspace;
-                let image = match stage {
-                    Some(stage) => stage.fill(&geometry, image.into()),
-                    None => image,
-                };
-                let (layout, offsets) = (&layout, &offsets);
-                arch().dispatch(Image::<T, V> { layout, offsets, image, gradient, transposed, sums });
-            });
-        let stride = layout.stride();
-        let taps = geometry.taps();
-        let weights =
-            (0..geometry.filters * taps).map(|at| total.weights[at % taps * stride + at / taps]).collect();
-        (weights, total.bias[..geometry.filters].to_vec())
-    }
+        let (layout, offsets) = (&layout, &offsets);
+        image_gradients::<T, V>(layout, offsets, image, gradient, transposed, sums);
+    });
+    let stride = layout.stride();
+    let taps = geometry.taps();
+    let weights =
+        (0..geometry.filters * taps).map(|at| total.weights[at % taps * stride + at / taps]).collect();
+    (weights, total.bias[..geometry.filters].to_vec())
 }
 
 /// Filters in blocks of some vectors.
@@ -194,24 +187,19 @@ impl Sums {
     }
 }
 
-/// One image's contribution to the sums.
-struct Image<'a, const T: usize, const V: usize> {
-    layout: &'a Layout<'a>,
-    offsets: &'a [usize],
-    /// With padding.
-    image: &'a [f32],
-    gradient: Whole<'a>,
-    /// Room for the gradient with filters in the lanes.
-    transposed: &'a mut [f32],
-    sums: &'a mut Sums,
-}
-
-impl<const T: usize, const V: usize> WithSimd for Image<'_, T, V> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { layout, offsets, image, gradient, transposed, sums } = self;
+multiversion!(
+    /// One image's contribution to the sums.
+    ///
+    /// The image includes padding. `transposed` has room for the gradient with filters in the lanes.
+    fn image_gradients<S: Simd, const T: usize, const V: usize>(
+        simd: S,
+        layout: &Layout<'_>,
+        offsets: &[usize],
+        image: &[f32],
+        gradient: Whole<'_>,
+        transposed: &mut [f32],
+        sums: &mut Sums,
+    ) {
         layout.transpose(gradient, layout.geometry.output_plane(), transposed);
         let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
         let ([height, width], row_len) = (geometry.output(), geometry.padded()[1]);
@@ -237,7 +225,7 @@ impl<const T: usize, const V: usize> WithSimd for Image<'_, T, V> {
             }
         }
     }
-}
+);
 
 /// Some whole rows of output positions, in images with rows of `row_len`.
 #[derive(Clone, Copy)]

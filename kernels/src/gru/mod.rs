@@ -7,7 +7,6 @@ use crate::{
     parallel::{self, Room},
     product::{Matrix, product},
     recurrent::{Packed, Recurrent, SEQUENCES, Sizes, workspace},
-    simd::arch,
 };
 
 /// A GRU, with the gates in the order reset, update, candidate.
@@ -37,9 +36,8 @@ impl Recurrent for Gru {
                 (outputs, saved, &mut [(); 0]),
                 || workspace([hidden, matrices[0].stride(), matrices[1].stride()]),
                 |workspace, sequences, outputs, saved, _| {
-                    let (sizes, inputs, to) = (self.0, [x, state], [outputs, saved]);
-                    let matrices = &matrices;
-                    arch().dispatch(parts::Forward { sizes, inputs, matrices, sequences, workspace, to });
+                    let to = [outputs, saved];
+                    parts::forward(self.0, [x, state], &matrices, sequences, workspace, to);
                 },
             );
         };
@@ -68,16 +66,8 @@ impl Recurrent for Gru {
                 (from_input, from_hidden, &mut state_gradient),
                 || workspace([3 * hidden, 3 * hidden, matrix.stride()]),
                 |workspace, sequences, for_input, for_hidden, state| {
-                    let (sizes, matrix, to) = (self.0, &matrix, [for_input, for_hidden]);
-                    arch().dispatch(parts::Backward {
-                        sizes,
-                        values,
-                        matrix,
-                        sequences,
-                        workspace,
-                        to,
-                        state,
-                    });
+                    let to = [for_input, for_hidden];
+                    parts::backward(self.0, values, &matrix, sequences, workspace, to, state);
                 },
             );
         };

@@ -4,37 +4,33 @@ use crate::{
     exp::{sigmoid, tanh},
     parallel::Room,
     recurrent::{Packed, Sizes},
+    simd::multiversion,
 };
-use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-pub struct Forward<'a> {
-    pub sizes: Sizes,
-    /// `x` and the initial hidden states.
-    pub inputs: [&'a [f32]; 2],
-    /// Factors of inputs and hidden states.
-    pub matrices: &'a [Packed; 2],
-    pub sequences: Range<usize>,
-    pub workspace: &'a mut [Vec<f32>; 3],
-    /// Hidden states and saved values.
-    pub to: [Room<'a>; 2],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Sizes { time, inputs, hidden, .. } = self.sizes;
-        let ([x, first], [to_states, to_saved]) = (self.inputs, self.to);
+multiversion!(
+    /// Writes hidden states and saved values, from `x` and the initial hidden states.
+    ///
+    /// The matrices are the factors of inputs and hidden states.
+    pub fn forward<S: Simd>(
+        simd: S,
+        sizes: Sizes,
+        from: [&[f32]; 2],
+        matrices: &[Packed; 2],
+        sequences: Range<usize>,
+        workspace: &mut [Vec<f32>; 3],
+        to: [Room<'_>; 2],
+    ) {
+        let Sizes { time, inputs, hidden, .. } = sizes;
+        let ([x, first], [to_states, to_saved]) = (from, to);
         // Hidden states, and the products with inputs and hidden states.
-        let [states, from_input, from_hidden] = self.workspace;
-        let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrices[0].stride());
+        let [states, from_input, from_hidden] = workspace;
+        let (start, count, stride) = (sequences.start, sequences.len(), matrices[0].stride());
         states[..count * hidden].copy_from_slice(&first[start * hidden..][..count * hidden]);
-        for step in self.sizes.steps() {
+        for step in sizes.steps() {
             let x = &x[(start * time + step) * inputs..];
-            self.matrices[0].multiply(simd, count, (x, time * inputs), from_input);
-            self.matrices[1].multiply(simd, count, (states, hidden), from_hidden);
+            matrices[0].multiply(simd, count, (x, time * inputs), from_input);
+            matrices[1].multiply(simd, count, (states, hidden), from_hidden);
             for at in 0..count {
                 let gates = &mut from_input[at * stride..][..3 * hidden];
                 let from_hidden = &from_hidden[at * stride..][..3 * hidden];
@@ -48,7 +44,7 @@ impl WithSimd for Forward<'_> {
             }
         }
     }
-}
+);
 
 /// Activates the gates, which are products with the inputs before, and updates the state of a sequence.
 #[inline(always)]
@@ -67,40 +63,36 @@ fn forward_step(gates: &mut [f32], from_hidden: &[f32], state: &mut [f32]) {
     }
 }
 
-pub struct Backward<'a> {
-    pub sizes: Sizes,
-    /// Initial hidden states, outputs, saved values and the gradient of the outputs.
-    pub values: [&'a [f32]; 4],
-    /// Transposed factors of the hidden states.
-    pub matrix: &'a Packed,
-    pub sequences: Range<usize>,
-    pub workspace: &'a mut [Vec<f32>; 3],
-    /// Gradients of the products with inputs and hidden states.
-    pub to: [Room<'a>; 2],
-    /// Gradient of the initial hidden states.
-    pub state: &'a mut [f32],
-}
-
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Sizes { time, hidden, .. } = self.sizes;
-        let [initial, outputs, saved, gradient] = self.values;
-        let [to_input, to_hidden] = self.to;
+multiversion!(
+    /// Writes gradients of the products with inputs and hidden states, and adds those of the initial hidden states to
+    /// `state`, from the initial hidden states, the outputs, the saved values and the gradient of the outputs.
+    ///
+    /// The matrix has the transposed factors of the hidden states.
+    pub fn backward<S: Simd>(
+        simd: S,
+        sizes: Sizes,
+        values: [&[f32]; 4],
+        matrix: &Packed,
+        sequences: Range<usize>,
+        workspace: &mut [Vec<f32>; 3],
+        to: [Room<'_>; 2],
+        state: &mut [f32],
+    ) {
+        let Sizes { time, hidden, .. } = sizes;
+        let [initial, outputs, saved, gradient] = values;
+        let [to_input, to_hidden] = to;
         // Gradients of the products with hidden states and inputs, and of the hidden states.
-        let [for_hidden, for_input, through] = self.workspace;
-        let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
-        for step in self.sizes.steps().rev() {
+        let [for_hidden, for_input, through] = workspace;
+        let (start, count, stride) = (sequences.start, sequences.len(), matrix.stride());
+        for step in sizes.steps().rev() {
             for at in 0..count {
                 let sequence = start + at;
-                let before = match self.sizes.previous(step) {
+                let before = match sizes.previous(step) {
                     Some(step) => &outputs[(sequence * time + step) * hidden..],
                     None => &initial[sequence * hidden..],
                 };
                 let row = sequence * time + step;
-                let state = &mut self.state[at * hidden..][..hidden];
+                let state = &mut state[at * hidden..][..hidden];
                 state.iter_mut().zip(&gradient[row * hidden..]).for_each(|(state, from)| *state += from);
                 let for_input = &mut for_input[at * 3 * hidden..][..3 * hidden];
                 let for_hidden = &mut for_hidden[at * 3 * hidden..][..3 * hidden];
@@ -109,15 +101,13 @@ impl WithSimd for Backward<'_> {
                 to_input[row..][..3 * hidden].write_copy_of_slice(for_input);
                 to_hidden[row..][..3 * hidden].write_copy_of_slice(for_hidden);
             }
-            self.matrix.multiply(simd, count, (for_hidden, 3 * hidden), through);
-            for (state, through) in
-                self.state.chunks_exact_mut(hidden.max(1)).zip(through.chunks(stride.max(1)))
-            {
+            matrix.multiply(simd, count, (for_hidden, 3 * hidden), through);
+            for (state, through) in state.chunks_exact_mut(hidden.max(1)).zip(through.chunks(stride.max(1))) {
                 state.iter_mut().zip(through).for_each(|(state, through)| *state += through);
             }
         }
     }
-}
+);
 
 /// Gradients of both products of a step, and part of that of the state `before` it, in place of that after it.
 #[inline(always)]

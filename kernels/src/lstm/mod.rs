@@ -7,7 +7,6 @@ use crate::{
     parallel::{self, Room},
     product::{Matrix, product},
     recurrent::{Packed, Recurrent, SEQUENCES, Sizes, workspace},
-    simd::arch,
 };
 
 /// An LSTM, with the gates in the order input, forget, cell candidate, output.
@@ -40,9 +39,9 @@ impl Recurrent for Lstm {
                 (states, last_cells, saved),
                 || workspace([inputs + hidden, matrix.stride(), hidden]),
                 |workspace, sequences, states, last_cells, saved| {
-                    let (sizes, matrix, inputs) = (self.0, &matrix, [x, first_state, first_cells]);
+                    let from = [x, first_state, first_cells];
                     let to = [states, last_cells, saved];
-                    arch().dispatch(parts::Forward { sizes, inputs, matrix, sequences, workspace, to });
+                    parts::forward(self.0, from, &matrix, sequences, workspace, to);
                 },
             );
         };
@@ -71,17 +70,8 @@ impl Recurrent for Lstm {
                 (gates, &mut state_gradient, &mut cells_gradient),
                 || workspace([0, 4 * hidden, matrix.stride()]),
                 |workspace, sequences, gates, for_hidden, for_cells| {
-                    let (sizes, matrix, values) = (self.0, &matrix, [cells, saved, gradient]);
-                    let states = [for_hidden, for_cells];
-                    arch().dispatch(parts::Backward {
-                        sizes,
-                        values,
-                        matrix,
-                        sequences,
-                        workspace,
-                        gates,
-                        states,
-                    });
+                    let (values, states) = ([cells, saved, gradient], [for_hidden, for_cells]);
+                    parts::backward(self.0, values, &matrix, sequences, workspace, gates, states);
                 },
             );
         };

@@ -4,44 +4,40 @@ use crate::{
     exp::{sigmoid, tanh},
     parallel::Room,
     recurrent::{Packed, Sizes},
+    simd::multiversion,
 };
-use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-pub struct Forward<'a> {
-    pub sizes: Sizes,
-    /// `x`, and the initial hidden and cell states.
-    pub inputs: [&'a [f32]; 3],
-    /// Factors of inputs and hidden states.
-    pub matrix: &'a Packed,
-    pub sequences: Range<usize>,
-    pub workspace: &'a mut [Vec<f32>; 3],
-    /// Hidden states, final cell states and saved values.
-    pub to: [Room<'a>; 3],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Sizes { time, inputs, hidden, .. } = self.sizes;
-        let ([x, first @ ..], [to_states, last_cells, to_saved]) = (self.inputs, self.to);
+multiversion!(
+    /// Writes hidden states, final cell states and saved values, from `x` and the initial hidden and cell states.
+    ///
+    /// The matrix has the factors of inputs and hidden states.
+    pub fn forward<S: Simd>(
+        simd: S,
+        sizes: Sizes,
+        from: [&[f32]; 3],
+        matrix: &Packed,
+        sequences: Range<usize>,
+        workspace: &mut [Vec<f32>; 3],
+        to: [Room<'_>; 3],
+    ) {
+        let Sizes { time, inputs, hidden, .. } = sizes;
+        let ([x, first @ ..], [to_states, last_cells, to_saved]) = (from, to);
         // Inputs and hidden state, gates, and cell states of each sequence.
-        let [rows, gates, cells] = self.workspace;
-        let (start, count) = (self.sequences.start, self.sequences.len());
-        let (width, stride) = (inputs + hidden, self.matrix.stride());
+        let [rows, gates, cells] = workspace;
+        let (start, count) = (sequences.start, sequences.len());
+        let (width, stride) = (inputs + hidden, matrix.stride());
         for at in 0..count {
             let [state, cell] = first.map(|state| &state[(start + at) * hidden..][..hidden]);
             rows[at * width + inputs..][..hidden].copy_from_slice(state);
             cells[at * hidden..][..hidden].copy_from_slice(cell);
         }
-        for step in self.sizes.steps() {
+        for step in sizes.steps() {
             for at in 0..count {
                 let x = &x[((start + at) * time + step) * inputs..][..inputs];
                 rows[at * width..][..inputs].copy_from_slice(x);
             }
-            self.matrix.multiply(simd, count, (rows, width), gates);
+            matrix.multiply(simd, count, (rows, width), gates);
             for at in 0..count {
                 let gates = &mut gates[at * stride..][..4 * hidden];
                 let cells = &mut cells[at * hidden..][..hidden];
@@ -56,7 +52,7 @@ impl WithSimd for Forward<'_> {
         }
         last_cells.write_copy_of_slice(&cells[..count * hidden]);
     }
-}
+);
 
 /// Activates the gates and updates the state of a sequence.
 #[inline(always)]
@@ -74,38 +70,34 @@ fn forward_step(gates: &mut [f32], cells: &mut [f32], state: &mut [f32]) {
     }
 }
 
-pub struct Backward<'a> {
-    pub sizes: Sizes,
-    /// Initial cell states, saved values and the gradient of the outputs.
-    pub values: [&'a [f32]; 3],
-    /// Transposed factors of the hidden states.
-    pub matrix: &'a Packed,
-    pub sequences: Range<usize>,
-    pub workspace: &'a mut [Vec<f32>; 3],
-    /// Gradients of the gates before activation.
-    pub gates: Room<'a>,
-    /// Gradients of the initial hidden and cell states.
-    pub states: [&'a mut [f32]; 2],
-}
-
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Sizes { batch, time, hidden, .. } = self.sizes;
-        let ([first_cells, saved, gradient], [for_hidden, for_cells]) = (self.values, self.states);
+multiversion!(
+    /// Writes gradients of the gates before activation and of the initial hidden and cell states, from the initial cell
+    /// states, the saved values and the gradient of the outputs.
+    ///
+    /// The matrix has the transposed factors of the hidden states.
+    pub fn backward<S: Simd>(
+        simd: S,
+        sizes: Sizes,
+        values: [&[f32]; 3],
+        matrix: &Packed,
+        sequences: Range<usize>,
+        workspace: &mut [Vec<f32>; 3],
+        to_gates: Room<'_>,
+        to_states: [&mut [f32]; 2],
+    ) {
+        let Sizes { batch, time, hidden, .. } = sizes;
+        let ([first_cells, saved, gradient], [for_hidden, for_cells]) = (values, to_states);
         // Gradients of the gates and of the hidden states.
-        let [_, gates, states] = self.workspace;
-        let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
+        let [_, gates, states] = workspace;
+        let (start, count, stride) = (sequences.start, sequences.len(), matrix.stride());
         states.fill(0.0);
         let last_cells = &gradient[(batch * time + start) * hidden..];
         for_cells.copy_from_slice(&last_cells[..count * hidden]);
-        for step in self.sizes.steps().rev() {
+        for step in sizes.steps().rev() {
             for at in 0..count {
                 let sequence = start + at;
                 let saved = |step| &saved[(sequence * time + step) * 5 * hidden..][..5 * hidden];
-                let before = match self.sizes.previous(step) {
+                let before = match sizes.previous(step) {
                     Some(step) => &saved(step)[4 * hidden..],
                     None => &first_cells[sequence * hidden..][..hidden],
                 };
@@ -114,15 +106,15 @@ impl WithSimd for Backward<'_> {
                 states.iter_mut().zip(from).for_each(|(state, from)| *state += from);
                 let gates = &mut gates[at * 4 * hidden..][..4 * hidden];
                 backward_step(saved(step), before, states, &mut for_cells[at * hidden..][..hidden], gates);
-                self.gates[(at * time + step) * 4 * hidden..][..4 * hidden].write_copy_of_slice(gates);
+                to_gates[(at * time + step) * 4 * hidden..][..4 * hidden].write_copy_of_slice(gates);
             }
-            self.matrix.multiply(simd, count, (gates, 4 * hidden), states);
+            matrix.multiply(simd, count, (gates, 4 * hidden), states);
         }
         for at in 0..count {
             for_hidden[at * hidden..][..hidden].copy_from_slice(&states[at * stride..][..hidden]);
         }
     }
-}
+);
 
 /// Gradients of gates and of the cell states `before` a step, from those of its hidden and cell states.
 #[inline(always)]

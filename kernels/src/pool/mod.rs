@@ -9,9 +9,8 @@ mod spans;
 use crate::{
     affine::{Affine, Centred},
     parallel::{self, Room},
-    simd::arch,
+    simd::multiversion,
 };
-use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 pub use spans::Spans;
@@ -106,7 +105,7 @@ pub fn forward_mapped(maps: &[Affine], x: Centred, windows: &Windows) -> Mapped 
 fn pool(maps: &[Affine], x: Centred, windows: &Windows, inputs_wanted: bool) -> Mapped {
     let [batch, channels, rows, columns] = windows.output();
     let one = |(): &mut (), image: usize, out: Room, taken: Room<u8>, inputs: Room| {
-        arch().dispatch(Pool { windows, maps, x, image, out, taken, inputs });
+        pool_image(windows, maps, x, image, out, taken, inputs);
     };
     let len = channels * rows * columns;
     let lens = [len, len, if inputs_wanted { len } else { 0 }];
@@ -115,71 +114,68 @@ fn pool(maps: &[Affine], x: Centred, windows: &Windows, inputs_wanted: bool) -> 
     Mapped { values, taken, inputs }
 }
 
-/// One image. A type and not a closure, because closures are compiled for the baseline processor.
-struct Pool<'a> {
-    windows: &'a Windows,
-    maps: &'a [Affine],
-    x: Centred<'a>,
-    image: usize,
-    out: Room<'a>,
-    taken: Room<'a, u8>,
-    /// Empty unless wanted.
-    inputs: Room<'a>,
-}
-
-impl WithSimd for Pool<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        match self.windows.kernel[1] {
-            1 => self.pool::<1>(),
-            2 => self.pool::<2>(),
-            3 => self.pool::<3>(),
-            _ => self.pool::<WIDEST>(),
+multiversion!(
+    /// Pools an image; `inputs` is empty unless wanted.
+    fn pool_image(
+        windows: &Windows,
+        maps: &[Affine],
+        x: Centred<'_>,
+        image: usize,
+        out: Room<'_>,
+        taken: Room<'_, u8>,
+        inputs: Room<'_>,
+    ) {
+        match windows.kernel[1] {
+            1 => pool_to::<1>(windows, maps, x, image, [out, inputs], taken),
+            2 => pool_to::<2>(windows, maps, x, image, [out, inputs], taken),
+            3 => pool_to::<3>(windows, maps, x, image, [out, inputs], taken),
+            _ => pool_to::<WIDEST>(windows, maps, x, image, [out, inputs], taken),
         }
     }
-}
+);
 
-impl Pool<'_> {
-    /// Pools the planes of an image by windows of `K` columns.
-    #[inline(always)]
-    fn pool<const K: usize>(self) {
-        let Self { windows, maps, x, image, out, taken, inputs } = self;
-        let ([height, width], kernel_rows, [rows, wide]) =
-            (windows.size, windows.kernel[0], windows.counts());
-        // The same width for both, so that they use the same vectors.
-        let (mut best, mut which, mut from) = (vec![0.0f32; wide], vec![0u32; wide], vec![0.0f32; wide]);
-        let (least, none) = windows.least;
-        for (channel, map) in maps.iter().enumerate() {
-            let (values, centre) = x.plane(image * maps.len() + channel, maps.len(), height * width);
-            for row in 0..rows {
-                best.fill(least);
-                which.fill(u32::from(none));
-                from.fill(0.0);
-                for y in 0..kernel_rows {
-                    let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();
-                    let best = best.iter_mut().zip(&mut which).zip(&mut from);
-                    for (((best, which), from), window) in best.zip(values) {
-                        for x in 0..K {
-                            let input = window[x] - centre;
-                            let value = map.of(input);
-                            // NaN is propagated, as in Burn.
-                            let better = value > *best || value.is_nan();
-                            *which = if better { (y * K + x) as u32 } else { *which };
-                            *from = if better { input } else { *from };
-                            *best = if better { value } else { *best };
-                        }
+/// [`pool_image`] for windows of `K` columns.
+#[inline(always)]
+fn pool_to<const K: usize>(
+    windows: &Windows,
+    maps: &[Affine],
+    x: Centred,
+    image: usize,
+    [out, inputs]: [Room; 2],
+    taken: Room<u8>,
+) {
+    let ([height, width], kernel_rows, [rows, wide]) = (windows.size, windows.kernel[0], windows.counts());
+    // The same width for both, so that they use the same vectors.
+    let (mut best, mut which, mut from) = (vec![0.0f32; wide], vec![0u32; wide], vec![0.0f32; wide]);
+    let (least, none) = windows.least;
+    for (channel, map) in maps.iter().enumerate() {
+        let (values, centre) = x.plane(image * maps.len() + channel, maps.len(), height * width);
+        for row in 0..rows {
+            best.fill(least);
+            which.fill(u32::from(none));
+            from.fill(0.0);
+            for y in 0..kernel_rows {
+                let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();
+                let best = best.iter_mut().zip(&mut which).zip(&mut from);
+                for (((best, which), from), window) in best.zip(values) {
+                    for x in 0..K {
+                        let input = window[x] - centre;
+                        let value = map.of(input);
+                        // NaN is propagated, as in Burn.
+                        let better = value > *best || value.is_nan();
+                        *which = if better { (y * K + x) as u32 } else { *which };
+                        *from = if better { input } else { *from };
+                        *best = if better { value } else { *best };
                     }
                 }
-                let at = (channel * rows + row) * wide;
-                out[at..at + wide].write_copy_of_slice(&best);
-                for (taken, &which) in taken[at..at + wide].iter_mut().zip(&which) {
-                    taken.write(which as u8);
-                }
-                if !inputs.is_empty() {
-                    inputs[at..at + wide].write_copy_of_slice(&from);
-                }
+            }
+            let at = (channel * rows + row) * wide;
+            out[at..at + wide].write_copy_of_slice(&best);
+            for (taken, &which) in taken[at..at + wide].iter_mut().zip(&which) {
+                taken.write(which as u8);
+            }
+            if !inputs.is_empty() {
+                inputs[at..at + wide].write_copy_of_slice(&from);
             }
         }
     }
@@ -194,26 +190,14 @@ pub fn backward(gradients: &[f32], taken: &[u8], windows: &Windows) -> Vec<f32> 
     let len = channels * rows * columns;
     let one = |(): &mut (), number: usize, to: Room| {
         let (gradients, taken) = (&gradients[number * len..][..len], &taken[number * len..][..len]);
-        arch().dispatch(Spread { windows, gradients, taken, to });
+        spread_image(windows, gradients, taken, to);
     };
     // SAFETY: every value of every row is written.
     unsafe { parallel::build(batch, channels * height * width, || (), one) }
 }
 
-/// One image.
-struct Spread<'a> {
-    windows: &'a Windows,
-    gradients: &'a [f32],
-    taken: &'a [u8],
-    to: Room<'a>,
-}
-
-impl WithSimd for Spread<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { windows, gradients, taken, to } = self;
+multiversion!(
+    fn spread_image(windows: &Windows, gradients: &[f32], taken: &[u8], to: Room<'_>) {
         match windows.kernel[1] {
             1 => spread::<1>(windows, gradients, taken, to),
             2 => spread::<2>(windows, gradients, taken, to),
@@ -221,7 +205,7 @@ impl WithSimd for Spread<'_> {
             _ => spread::<WIDEST>(windows, gradients, taken, to),
         }
     }
-}
+);
 
 #[inline(always)]
 fn spread<const K: usize>(windows: &Windows, gradients: &[f32], taken: &[u8], to: Room) {

@@ -4,9 +4,8 @@
 
 use crate::{
     parallel,
-    simd::{arch, sum},
+    simd::{multiversion, sum},
 };
-use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
 /// Index of a window that is all padding.
@@ -92,7 +91,7 @@ impl Spans {
         let [inputs, outputs] = self.lens();
         self.build([outputs, outputs], |planes, out, taken| {
             let values = &values[planes.start * inputs..planes.end * inputs];
-            arch().dispatch(Max { spans: self, values, out, taken });
+            maxima(self, values, out, taken);
         })
     }
 
@@ -123,7 +122,7 @@ impl Spans {
         let [inputs, outputs] = self.lens();
         let write = |planes: Range<usize>, out: &mut [f32], _: &mut [()]| {
             let values = &values[planes.start * inputs..planes.end * inputs];
-            arch().dispatch(Mean { spans: self, values, out });
+            means(self, values, out);
         };
         self.build([outputs, 0], write).0
     }
@@ -136,7 +135,7 @@ impl Spans {
         let [inputs, outputs] = self.lens();
         let add = |planes: Range<usize>, to: &mut [f32], _: &mut [()]| {
             let gradients = &gradients[planes.start * outputs..planes.end * outputs];
-            arch().dispatch(MeanGradient { spans: self, gradients, to });
+            add_mean_gradients(self, gradients, to);
         };
         self.build([inputs, 0], add).0
     }
@@ -175,20 +174,9 @@ impl Spans {
     }
 }
 
-/// [`Spans::max`] of some planes. A type and not a closure, because closures are compiled for the baseline processor.
-struct Max<'a> {
-    spans: &'a Spans,
-    values: &'a [f32],
-    out: &'a mut [f32],
-    taken: &'a mut [u32],
-}
-
-impl WithSimd for Max<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { spans, values, out, taken } = self;
+multiversion!(
+    /// [`Spans::max`] of some planes.
+    fn maxima(spans: &Spans, values: &[f32], out: &mut [f32], taken: &mut [u32]) {
         let (width, [inputs, _]) = (spans.size[1], spans.lens());
         let mut best = vec![0; width];
         let mut windows = out.iter_mut().zip(taken);
@@ -209,7 +197,7 @@ impl WithSimd for Max<'_> {
             }
         }
     }
-}
+);
 
 /// A number whose order is that of values, with NaN as the largest, and of equal values that of their places: the
 /// first is the largest, and the last of NaN.
@@ -228,19 +216,9 @@ fn place(key: i64) -> u32 {
     if (key >> 32) as i32 == i32::MAX { key as u32 } else { !(key as u32) }
 }
 
-/// [`Spans::mean`] of some planes.
-struct Mean<'a> {
-    spans: &'a Spans,
-    values: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl WithSimd for Mean<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { spans, values, out } = self;
+multiversion!(
+    /// [`Spans::mean`] of some planes.
+    fn means(spans: &Spans, values: &[f32], out: &mut [f32]) {
         let (width, [inputs, _]) = (spans.size[1], spans.lens());
         let whole = spans.axes[1].iter().all(|columns| *columns == (0..width));
         let mut sums = vec![0.0; width];
@@ -265,21 +243,11 @@ impl WithSimd for Mean<'_> {
             }
         }
     }
-}
+);
 
-/// [`Spans::mean_gradient`] of some planes, added to zeros.
-struct MeanGradient<'a> {
-    spans: &'a Spans,
-    gradients: &'a [f32],
-    to: &'a mut [f32],
-}
-
-impl WithSimd for MeanGradient<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { spans, gradients, to } = self;
+multiversion!(
+    /// [`Spans::mean_gradient`] of some planes, added to zeros.
+    fn add_mean_gradients(spans: &Spans, gradients: &[f32], to: &mut [f32]) {
         let (width, [inputs, _]) = (spans.size[1], spans.lens());
         let mut sums = vec![0.0; width];
         let mut gradients = gradients.chunks_exact(spans.axes[1].len());
@@ -296,4 +264,4 @@ impl WithSimd for MeanGradient<'_> {
             }
         }
     }
-}
+);

@@ -6,16 +6,15 @@
 mod tile;
 
 use super::{
-    bias::{Epilogue, add_channel_sums},
+    bias::{add_channel_sums, finish},
     source::Whole,
 };
 use crate::{
     parallel::{self, values, write_parts},
     product::{Matrix, add_product, product_to, writable},
-    simd::arch,
 };
 use std::ops::Range;
-use tile::{Spread, Tile};
+use tile::{Tile, spread};
 
 /// Number of output positions of a tile, unless a row or an image has more.
 const POSITIONS: usize = 256;
@@ -106,7 +105,7 @@ impl Patches {
                     }
                 }
             }
-            arch().dispatch(Epilogue { images: output, bias, plane, relu });
+            finish(output, bias, plane, relu);
         });
         output
     }
@@ -165,7 +164,7 @@ impl Patches {
                 product_to(weights.transpose(), gradients, 1.0, writable(patches), count);
                 let to =
                     &mut result[(tile.images.start - range.start) * image..][..tile.images.len() * image];
-                arch().dispatch(Spread { tile: &tile, patches, to });
+                spread(&tile, patches, to);
             }
         });
         result

@@ -1,8 +1,7 @@
 //! Parts of the output of a convolution, and their patches.
 
 use super::{super::source::Whole, Patches};
-use crate::{product::Matrix, simd::arch};
-use pulp::{Simd, WithSimd};
+use crate::{product::Matrix, simd::multiversion};
 use std::ops::Range;
 
 /// Some rows of the output of one image, or all of some images.
@@ -29,7 +28,7 @@ impl Tile<'_> {
         let patches = &mut to[..taps * count];
         let len = self.of.images[1..].iter().product::<usize>();
         let images = &images[self.images.start * len..self.images.end * len];
-        arch().dispatch(Collect { tile: self, images, patches });
+        collect(self, images, patches);
         Matrix::new(patches, [taps, count])
     }
 
@@ -80,19 +79,9 @@ impl Tile<'_> {
     }
 }
 
-/// Fills the patches of a tile.
-struct Collect<'a> {
-    tile: &'a Tile<'a>,
-    images: &'a [f32],
-    patches: &'a mut [f32],
-}
-
-impl WithSimd for Collect<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { tile, images, patches } = self;
+multiversion!(
+    /// Fills the patches of a tile.
+    fn collect(tile: &Tile<'_>, images: &[f32], patches: &mut [f32]) {
         let stride = tile.of.stride[1];
         // Positions outside the images.
         patches.fill(0.0);
@@ -112,21 +101,11 @@ impl WithSimd for Collect<'_> {
             }
         });
     }
-}
+);
 
-/// Adds patches to the images of a tile.
-pub struct Spread<'a> {
-    pub tile: &'a Tile<'a>,
-    pub patches: &'a [f32],
-    pub to: &'a mut [f32],
-}
-
-impl WithSimd for Spread<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { tile, patches, to } = self;
+multiversion!(
+    /// Adds patches to the images of a tile.
+    pub fn spread(tile: &Tile<'_>, patches: &[f32], to: &mut [f32]) {
         let stride = tile.of.stride[1];
         tile.runs(|at, start, count| {
             let from = &patches[at..at + count];
@@ -136,4 +115,4 @@ impl WithSimd for Spread<'_> {
             }
         });
     }
-}
+);

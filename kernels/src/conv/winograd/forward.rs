@@ -13,81 +13,62 @@ use crate::{
         geometry::Geometry,
     },
     parallel::{self, Room},
-    simd::arch,
+    simd::multiversion,
 };
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 /// Outputs for 3 × 3 kernels.
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
-    arch().dispatch(Forward { geometry, images, filters, pooled: false }).0
+    outputs(geometry, images, filters, [geometry.output_image(), 0]).0
 }
 
 /// Outputs for 3 × 3 kernels after pooling; see [`super::super::Shape::forward_pooled`].
 pub fn forward_pooled(geometry: Geometry, images: Gradient, filters: Filters) -> (Vec<f32>, Vec<u8>) {
-    arch().dispatch(Forward { geometry, images, filters, pooled: true })
+    outputs(geometry, images, filters, [geometry.filters * geometry.pooled_plane(); 2])
 }
 
-struct Forward<'a> {
-    geometry: Geometry,
-    images: Gradient<'a>,
-    filters: Filters<'a>,
-    pooled: bool,
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = (Vec<f32>, Vec<u8>);
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        if S::REGISTER_COUNT >= 32 { self.run::<S, WIDE>(simd) } else { self.run::<S, NARROW>(simd) }
-    }
-}
-
-impl Forward<'_> {
-    #[inline(always)]
-    fn run<S: Simd, const F: usize>(self, simd: S) -> (Vec<f32>, Vec<u8>) {
-        let Self { geometry, pooled, .. } = self;
-        let lens = match pooled {
-            true => [geometry.filters * geometry.pooled_plane(); 2],
-            false => [geometry.output_image(), 0],
-        };
-        let shared = SharedState::<F>::new(simd, self);
-        let one = |workspace: &mut Workspace, number: usize, values: Room, taken: Room<u8>, _: Room<()>| {
-            arch().dispatch(Image { shared: &shared, number, workspace, values, taken, pooled });
-        };
-        // SAFETY: every filter's plane is written.
-        let (values, taken, _) = unsafe {
-            parallel::build_three(geometry.batch, [lens[0], lens[1], 0], || shared.workspace(simd), one)
-        };
-        (values, taken)
-    }
-}
-
-/// State that all images share.
-struct SharedState<'a, const F: usize> {
-    geometry: Geometry,
-    images: Gradient<'a>,
-    tiles: Tiles,
-    packed: Packed,
-}
-
-impl<'a, const F: usize> SharedState<'a, F> {
-    #[inline(always)]
-    fn new<S: Simd>(_: S, Forward { geometry, images, filters, .. }: Forward<'a>) -> Self {
-        let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
-        Self { geometry, images, tiles, packed: Packed::new::<F>(&geometry, &filters) }
-    }
-
-    fn workspace<S: Simd>(&self, _: S) -> Workspace {
-        let room = self.tiles.room;
-        Workspace {
-            input: Input::new::<S>(&self.tiles),
-            products: vec![0.0; F * POINTS * SPAN],
-            outputs: vec![0.0; F * 4 * room],
-            lines: [0, 1].map(|_| vec![[0.0; 2]; room]),
-            best: (vec![0.0; room], vec![0; room]),
+multiversion!(
+    /// Values, and their indices if pooled, whose numbers for an image are `lens`.
+    fn outputs<S: Simd>(
+        simd: S,
+        geometry: Geometry,
+        images: Gradient<'_>,
+        filters: Filters<'_>,
+        lens: [usize; 2],
+    ) -> (Vec<f32>, Vec<u8>) {
+        if S::REGISTER_COUNT >= 32 {
+            blocked::<S, WIDE>(simd, geometry, images, filters, lens)
+        } else {
+            blocked::<S, NARROW>(simd, geometry, images, filters, lens)
         }
     }
+);
+
+#[inline(always)]
+fn blocked<S: Simd, const F: usize>(
+    _: S,
+    geometry: Geometry,
+    images: Gradient,
+    filters: Filters,
+    lens: [usize; 2],
+) -> (Vec<f32>, Vec<u8>) {
+    let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
+    let packed = Packed::new::<F>(&geometry, &filters);
+    let new = || Workspace {
+        input: Input::new::<S>(&tiles),
+        products: vec![0.0; F * POINTS * SPAN],
+        outputs: vec![0.0; F * 4 * tiles.room],
+        lines: [0, 1].map(|_| vec![[0.0; 2]; tiles.room]),
+        best: (vec![0.0; tiles.room], vec![0; tiles.room]),
+    };
+    let one = |workspace: &mut Workspace, number: usize, values: Room, taken: Room<u8>, _: Room<()>| {
+        let image = images.image(number, geometry.channels, geometry.size);
+        image_outputs::<F>(&geometry, &tiles, &packed, image, workspace, (values, taken));
+    };
+    // SAFETY: every filter's plane is written.
+    let (values, taken, _) =
+        unsafe { parallel::build_three(geometry.batch, [lens[0], lens[1], 0], new, one) };
+    (values, taken)
 }
 
 struct Workspace {
@@ -102,26 +83,20 @@ struct Workspace {
     best: (Vec<f32>, Vec<u32>),
 }
 
-/// The outputs of one image.
-struct Image<'a, const F: usize> {
-    shared: &'a SharedState<'a, F>,
-    number: usize,
-    workspace: &'a mut Workspace,
-    values: Room<'a>,
-    /// Empty unless pooled.
-    taken: Room<'a, u8>,
-    pooled: bool,
-}
-
-impl<const F: usize> WithSimd for Image<'_, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { shared, number, workspace, values, taken, pooled } = self;
-        let SharedState { geometry, images, tiles, packed } = shared;
+multiversion!(
+    /// The outputs of one image, and indices of pooled values, whose room is empty without pooling.
+    fn image_outputs<S: Simd, const F: usize>(
+        simd: S,
+        geometry: &Geometry,
+        tiles: &Tiles,
+        packed: &Packed,
+        image: Gradient<'_>,
+        workspace: &mut Workspace,
+        to: (Room<'_>, Room<'_, u8>),
+    ) {
+        let (values, taken) = to;
         let Workspace { input, products, outputs, lines, best } = workspace;
-        input.fill(simd, geometry, tiles, images.image(number, geometry.channels, geometry.size));
+        input.fill(simd, geometry, tiles, image);
         for (block, filters) in packed.points.chunks_exact(POINTS * geometry.channels * F).enumerate() {
             let first = block * F;
             let bias: &[f32; F] = packed.bias[first..].first_chunk().expect("one for each filter");
@@ -150,7 +125,7 @@ impl<const F: usize> WithSimd for Image<'_, F> {
             }
             for filter in first..(first + F).min(geometry.filters) {
                 let outputs = &mut outputs[(filter - first) * 4 * tiles.room..][..4 * tiles.room];
-                if pooled {
+                if !taken.is_empty() {
                     let len = geometry.pooled_plane();
                     let scratch = (&mut best.0[..], &mut best.1[..]);
                     let (values, taken) =
@@ -166,4 +141,4 @@ impl<const F: usize> WithSimd for Image<'_, F> {
             }
         }
     }
-}
+);

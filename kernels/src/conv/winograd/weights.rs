@@ -10,61 +10,59 @@ use crate::{
         geometry::Geometry,
         weights::{Layout, Sums, VECTORS, bias},
     },
-    simd::{Aligned, arch, load, store},
+    simd::{Aligned, load, multiversion, store},
 };
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 /// Channels whose sums, two vectors of filters each, fit in 32 and in 16 registers.
 const WIDE: usize = 8;
 const NARROW: usize = 4;
 
-/// Gradients for 3 × 3 kernels.
-pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-    arch().dispatch(Gradients { geometry, images, gradient })
-}
-
-struct Gradients<'a> {
-    geometry: Geometry,
-    images: &'a [f32],
-    gradient: Gradient<'a>,
-}
-
-impl WithSimd for Gradients<'_> {
-    type Output = (Vec<f32>, Vec<f32>);
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        if S::REGISTER_COUNT >= 32 { self.blocked::<S, WIDE>(simd) } else { self.blocked::<S, NARROW>(simd) }
-    }
-}
-
-impl Gradients<'_> {
-    #[inline(always)]
-    fn blocked<S: Simd, const C: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
-        let Self { geometry, images, gradient } = self;
-        let tiles = Tiles::new(&geometry, S::F32_LANES, None);
-        let layout = Layout::new::<S, VECTORS>(&geometry);
-        let room = geometry.channels.next_multiple_of(C);
-        let new = || Workspace {
-            input: Input::new::<S>(&tiles),
-            transposed: Transposed::default(),
-            point: Aligned::new(tiles.count() * layout.lanes),
-        };
-        let size = [POINTS * room, layout.stride()];
-        let total = Sums::of_images(geometry.batch, size, new, |workspace, number, sums| {
-            let image = &images[number * geometry.image()..][..geometry.image()];
-            let gradient = gradient.image(number, geometry.filters, geometry.output());
-            let (layout, tiles) = (&layout, &tiles);
-            arch().dispatch(Image::<C> { layout, tiles, room, image, gradient, workspace, sums });
-        });
-        let mut weights = vec![0.0; geometry.filters * geometry.taps()];
-        for (at, kernel) in weights.as_chunks_mut::<9>().0.iter_mut().enumerate() {
-            let (filter, channel) = (at / geometry.channels, at % geometry.channels);
-            let of = |point| total.weights[(point * room + channel) * layout.stride() + filter];
-            *kernel = back(std::array::from_fn(of));
+multiversion!(
+    /// Gradients for 3 × 3 kernels.
+    pub fn gradients<S: Simd>(
+        simd: S,
+        geometry: Geometry,
+        images: &[f32],
+        gradient: Gradient<'_>,
+    ) -> (Vec<f32>, Vec<f32>) {
+        if S::REGISTER_COUNT >= 32 {
+            blocked::<S, WIDE>(simd, geometry, images, gradient)
+        } else {
+            blocked::<S, NARROW>(simd, geometry, images, gradient)
         }
-        (weights, total.bias[..geometry.filters].to_vec())
     }
+);
+
+#[inline(always)]
+fn blocked<S: Simd, const C: usize>(
+    _: S,
+    geometry: Geometry,
+    images: &[f32],
+    gradient: Gradient,
+) -> (Vec<f32>, Vec<f32>) {
+    let tiles = Tiles::new(&geometry, S::F32_LANES, None);
+    let layout = Layout::new::<S, VECTORS>(&geometry);
+    let room = geometry.channels.next_multiple_of(C);
+    let new = || Workspace {
+        input: Input::new::<S>(&tiles),
+        transposed: Transposed::default(),
+        point: Aligned::new(tiles.count() * layout.lanes),
+    };
+    let size = [POINTS * room, layout.stride()];
+    let total = Sums::of_images(geometry.batch, size, new, |workspace, number, sums| {
+        let image = &images[number * geometry.image()..][..geometry.image()];
+        let gradient = gradient.image(number, geometry.filters, geometry.output());
+        let (layout, tiles) = (&layout, &tiles);
+        image_gradients::<C>(layout, tiles, room, image, gradient, workspace, sums);
+    });
+    let mut weights = vec![0.0; geometry.filters * geometry.taps()];
+    for (at, kernel) in weights.as_chunks_mut::<9>().0.iter_mut().enumerate() {
+        let (filter, channel) = (at / geometry.channels, at % geometry.channels);
+        let of = |point| total.weights[(point * room + channel) * layout.stride() + filter];
+        *kernel = back(std::array::from_fn(of));
+    }
+    (weights, total.bias[..geometry.filters].to_vec())
 }
 
 /// Transforms the gradient of a kernel back.
@@ -83,25 +81,18 @@ struct Workspace {
     point: Aligned,
 }
 
-/// One image's contribution to the sums.
-struct Image<'a, const C: usize> {
-    layout: &'a Layout<'a>,
-    tiles: &'a Tiles,
-    /// Number of channels in the sums.
-    room: usize,
-    image: &'a [f32],
-    gradient: Gradient<'a>,
-    workspace: &'a mut Workspace,
-    /// `[points, channels, stride]`, with room for an incomplete block of channels.
-    sums: &'a mut Sums,
-}
-
-impl<const C: usize> WithSimd for Image<'_, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { layout, tiles, room, image, gradient, workspace, sums } = self;
+multiversion!(
+    /// One image's contribution to the sums, `[points, channels, stride]`, which have `room` channels.
+    fn image_gradients<S: Simd, const C: usize>(
+        simd: S,
+        layout: &Layout<'_>,
+        tiles: &Tiles,
+        room: usize,
+        image: &[f32],
+        gradient: Gradient<'_>,
+        workspace: &mut Workspace,
+        sums: &mut Sums,
+    ) {
         let Workspace { input, transposed, point } = workspace;
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
         input.fill(simd, geometry, tiles, image.into());
@@ -129,7 +120,7 @@ impl<const C: usize> WithSimd for Image<'_, C> {
             }
         }
     }
-}
+);
 
 /// Adds one point's products of `gradient`, `[tiles, lanes]`, and `C` channels of an image to `to`.
 ///
