@@ -21,6 +21,7 @@ mod errors;
 mod links;
 mod listings;
 mod manifests;
+mod packages;
 mod readme;
 mod security;
 use common::{Outcome, command, example, examples, finish, program};

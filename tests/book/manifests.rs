@@ -1,5 +1,6 @@
-//! Every direct dependency has a comment that gives the reason for it.
+//! Every direct dependency has a comment that gives the reason for it, and brings no second version of a crate.
 
+use super::packages::cargo;
 use std::{fs, path::Path};
 
 /// Folders with a manifest that are not members of the workspace.
@@ -21,6 +22,16 @@ fn without_reason(manifest: &str) -> (Vec<(usize, &str)>, usize) {
         explained = line.strip_prefix("# ").is_some_and(|comment| !comment.starts_with("ANCHOR"));
     }
     (found, count)
+}
+
+/// The versions in `cargo tree --duplicates` on which only members of the workspace depend.
+fn duplicates_of_members(tree: &str) -> Vec<&str> {
+    // A block is a version and the packages that depend on it. Members have a path.
+    let blocks = tree.split("\n\n").filter_map(|block| block.trim().split_once('\n'));
+    blocks
+        .filter(|(_, users)| users.lines().all(|user| user.contains(" (/")))
+        .map(|(version, _)| version)
+        .collect()
 }
 
 #[test]
@@ -48,4 +59,14 @@ fn a_dependency_without_a_comment_is_found() {
     let manifest = "[package]\nname = \"a\"\n[dependencies]\n# Why.\nb = \"1\"\nc.workspace = true\n\n\
                     [dev-dependencies]\n# ANCHOR: d\nd = \"1\"\n[features]\ne = []\n";
     assert_eq!(without_reason(manifest), (vec![(6, "c.workspace"), (10, "d")], 3));
+}
+
+/// Others come from Burn, CubeCL and their dependencies, and cannot be removed here.
+#[test]
+fn no_second_version_of_a_crate_is_for_this_workspace_alone() {
+    let edges = ["--edges", "normal,build,dev", "--prefix", "none", "--depth", "1", "--no-dedupe"];
+    let tree = cargo(&[&["tree", "--locked", "--workspace", "--duplicates"], &edges[..]].concat());
+    assert_eq!(duplicates_of_members(&tree), [""; 0], "versions that other packages do not need");
+    let tree = "a v1.0.0\nb v1.0.0 (/b)\nc v1.0.0\n\na v2.0.0\nb v1.0.0 (/b)\n";
+    assert_eq!(duplicates_of_members(tree), ["a v2.0.0"]);
 }
