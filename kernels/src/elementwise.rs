@@ -1,9 +1,13 @@
 //! Functions of the values at each index, compiled for the processor's widest vectors.
 
 use crate::{
-    parallel::{self, Room, side_by_side},
+    parallel::{self, Room},
     simd::multiversion,
 };
+use rayon::prelude::*;
+
+/// Values per part of the work.
+const PART: usize = 1 << 13;
 
 /// `of(x, y)` for every pair of values.
 ///
@@ -26,7 +30,13 @@ pub fn update<Y: Copy + Sync, A: Send, B: Send>(
 ) -> Vec<f32> {
     assert_eq!([y.len(), a.len(), b.len()], [x.len(); 3], "one length for all");
     let write = |[room]: [Room; 1]| {
-        side_by_side((x, y), a, b, room, |(x, y), a, b, to| pass(x, y, a, b, to, by));
+        if parallel::alone(x.len().div_ceil(PART)) {
+            return pass(x, y, a, b, room, by);
+        }
+        let (a, b, to) = (a.par_chunks_mut(PART), b.par_chunks_mut(PART), room.par_chunks_mut(PART));
+        (x.par_chunks(PART), y.par_chunks(PART), a, b, to)
+            .into_par_iter()
+            .for_each(|(x, y, a, b, to)| pass(x, y, a, b, to, by));
     };
     // SAFETY: each pass writes all of its part.
     let [result] = unsafe { parallel::written([x.len()], write) };

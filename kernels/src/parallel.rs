@@ -60,47 +60,11 @@ pub unsafe fn build<W, T: Send + Copy>(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        build_three(parts, [len, 0, 0], new, |w, part, values, _: Room<()>, _: Room<()>| {
+        build_three([parts, 1], [len, 0, 0], new, |w, part, values, _: Room<()>, _: Room<()>| {
             write(w, part, values);
         })
         .0
     }
-}
-
-/// Three vectors, of `parts` parts of `lens` values each, written by `write(part, first, second, third)`.
-///
-/// # Safety
-/// `write` must write every value.
-///
-/// # Panics
-/// If the values do not fit in memory.
-pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
-    parts: usize,
-    lens: [usize; 3],
-    new: impl Fn() -> W + Sync + Send,
-    write: impl Fn(&mut W, usize, Room<A>, Room<B>, Room<C>) + Sync + Send,
-) -> (Vec<A>, Vec<B>, Vec<C>) {
-    // An overflow would shorten the parts, which `write` might then leave uninitialised.
-    let totals = lens.map(|len| values(&[parts, len]).expect("a result that fits in memory"));
-    let mut a = Vec::with_capacity(totals[0]);
-    let mut b = Vec::with_capacity(totals[1]);
-    let mut c = Vec::with_capacity(totals[2]);
-    let rooms = (
-        &mut a.spare_capacity_mut()[..totals[0]],
-        &mut b.spare_capacity_mut()[..totals[1]],
-        &mut c.spare_capacity_mut()[..totals[2]],
-    );
-    write_parts([parts, 1], lens, rooms, new, |workspace, rows, a, b, c| {
-        write(workspace, rows.start, a, b, c);
-    });
-    // SAFETY: there were `parts` parts of full length, and the caller guarantees that every value was
-    // written.
-    unsafe {
-        a.set_len(totals[0]);
-        b.set_len(totals[1]);
-        c.set_len(totals[2]);
-    }
-    (a, b, c)
 }
 
 /// A vector of `rows` rows of `len` values, written by `write(range, values)` in ranges of `at_once` rows.
@@ -111,26 +75,51 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
 /// # Panics
 /// If the values do not fit in memory.
 pub unsafe fn build_rows(
-    [rows, at_once]: [usize; 2],
+    rows: [usize; 2],
     len: usize,
     write: impl Fn(Range<usize>, Room) + Sync + Send,
 ) -> Vec<f32> {
-    let total = values(&[rows, len]).expect("a result that fits in memory");
-    let write = |[values]: [Room; 1]| {
-        let rooms = (values, &mut [(); 0][..], &mut [(); 0][..]);
-        write_parts(
-            [rows, at_once],
-            [len, 0, 0],
-            rooms,
-            || (),
-            |(), range, values, _, _| {
-                write(range, values);
-            },
-        );
+    let write = |(): &mut (), start, values: Room, _: Room<()>, _: Room<()>| {
+        write(start..start + values.len() / len.max(1), values);
     };
-    // SAFETY: all rows are passed to `write`.
-    let [result] = unsafe { written([total], write) };
-    result
+    // SAFETY: the caller's contract.
+    unsafe { build_three(rows, [len, 0, 0], || (), write).0 }
+}
+
+/// Three matrices of `rows` rows of `lens` values, written by `write(row, first, second, third)` in ranges of `at_once` rows
+/// from `row` on.
+///
+/// # Safety
+/// `write` must write every value.
+///
+/// # Panics
+/// If the values do not fit in memory.
+pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
+    [rows, at_once]: [usize; 2],
+    lens: [usize; 3],
+    new: impl Fn() -> W + Sync + Send,
+    write: impl Fn(&mut W, usize, Room<A>, Room<B>, Room<C>) + Sync + Send,
+) -> (Vec<A>, Vec<B>, Vec<C>) {
+    // An overflow would shorten the parts, which `write` might then leave uninitialised.
+    let totals = lens.map(|len| values(&[rows, len]).expect("a result that fits in memory"));
+    let mut a = Vec::with_capacity(totals[0]);
+    let mut b = Vec::with_capacity(totals[1]);
+    let mut c = Vec::with_capacity(totals[2]);
+    let rooms = (
+        &mut a.spare_capacity_mut()[..totals[0]],
+        &mut b.spare_capacity_mut()[..totals[1]],
+        &mut c.spare_capacity_mut()[..totals[2]],
+    );
+    write_parts([rows, at_once], lens, rooms, new, |workspace, range, a, b, c| {
+        write(workspace, range.start, a, b, c);
+    });
+    // SAFETY: all rows were passed to `write`, and the caller guarantees that every value was written.
+    unsafe {
+        a.set_len(totals[0]);
+        b.set_len(totals[1]);
+        c.set_len(totals[2]);
+    }
+    (a, b, c)
 }
 
 /// Calls `write(range, first, second, third)` on ranges of `at_once` of the `rows` rows of three matrices.
@@ -192,28 +181,8 @@ pub fn pairs<A: Send, B: Send>(
     parts.for_each(|(number, (a, b))| work(number, a, b));
 }
 
-/// Calls `work` on corresponding parts of slices of equal length.
-///
-/// A result may depend only on the values at the same index.
-pub fn side_by_side<Y: Sync, A: Send, B: Send, C: Send>(
-    (x, y): (&[f32], &[Y]),
-    a: &mut [A],
-    b: &mut [B],
-    c: &mut [C],
-    work: impl Fn((&[f32], &[Y]), &mut [A], &mut [B], &mut [C]) + Sync + Send,
-) {
-    const PART: usize = 1 << 13;
-    if alone(x.len().div_ceil(PART)) {
-        return work((x, y), a, b, c);
-    }
-    let outputs = (a.par_chunks_mut(PART), b.par_chunks_mut(PART), c.par_chunks_mut(PART));
-    (x.par_chunks(PART), y.par_chunks(PART), outputs.0, outputs.1, outputs.2)
-        .into_par_iter()
-        .for_each(|(x, y, a, b, c)| work((x, y), a, b, c));
-}
-
 /// Whether one thread does all work: the data then stays in the cache of the calling core.
-fn alone(parts: usize) -> bool {
+pub fn alone(parts: usize) -> bool {
     parts < 2 || rayon::current_num_threads() < 2
 }
 
@@ -232,7 +201,7 @@ mod tests {
                 written.fetch_add(both.len(), Relaxed);
             };
             // SAFETY: both values of a part are written.
-            let (none, both, _) = unsafe { build_three(parts, [0, 2, 0], || (), write) };
+            let (none, both, _) = unsafe { build_three([parts, 1], [0, 2, 0], || (), write) };
             // Checked before the values are read.
             assert_eq!(written.into_inner(), 2 * parts);
             assert_eq!((none.len(), both.len()), (0, 2 * parts));

@@ -166,7 +166,7 @@ impl Attention<'_> {
         };
         // SAFETY: the heads write all values.
         let (context, weights, signed) =
-            unsafe { parallel::build_three(batch, lens, Workspace::default, work) };
+            unsafe { parallel::build_three([batch, 1], lens, Workspace::default, work) };
         Forward { context, weights, signed }
     }
 
@@ -212,7 +212,7 @@ impl Attention<'_> {
             }
         };
         // SAFETY: the heads write all values.
-        let (a, b, c) = unsafe { parallel::build_three(batch, inputs.lens(), Workspace::default, work) };
+        let (a, b, c) = unsafe { parallel::build_three([batch, 1], inputs.lens(), Workspace::default, work) };
         [a, b, c]
     }
 }

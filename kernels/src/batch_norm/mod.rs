@@ -143,7 +143,7 @@ fn apply_with(
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<f32> {
     let one = |(): &mut (), image: usize, to: Room| {
-        apply_to_image(&lines[..channels], a, b, relu, image, positions, to);
+        apply_to_image(&lines[..channels], a, b, relu, image, positions, to)
     };
     let len = parallel::values(&[channels, positions]).expect("an image that fits in memory");
     // SAFETY: an image has a whole number of planes, and every one is written.

@@ -40,7 +40,7 @@ impl PooledGradient<'_> {
     pub fn apply(self, lines: &[Affine]) -> Vec<f32> {
         let [batch, channels, height, width] = self.windows.input();
         let one = |(): &mut (), image: usize, to: &mut [MaybeUninit<f32>]| {
-            apply_to_image(self, &lines[..channels], image, to);
+            apply_to_image(self, &lines[..channels], image, to)
         };
         // SAFETY: every value of every row is written.
         unsafe { parallel::build(batch, channels * height * width, || (), one) }

@@ -105,12 +105,12 @@ pub fn forward_mapped(maps: &[Affine], x: Centred, windows: &Windows) -> Mapped 
 fn pool(maps: &[Affine], x: Centred, windows: &Windows, inputs_wanted: bool) -> Mapped {
     let [batch, channels, rows, columns] = windows.output();
     let one = |(): &mut (), image: usize, out: Room, taken: Room<u8>, inputs: Room| {
-        pool_image(windows, maps, x, image, out, taken, inputs);
+        pool_image(windows, maps, x, image, out, taken, inputs)
     };
     let len = channels * rows * columns;
     let lens = [len, len, if inputs_wanted { len } else { 0 }];
     // SAFETY: every row of every plane is written.
-    let (values, taken, inputs) = unsafe { parallel::build_three(batch, lens, || (), one) };
+    let (values, taken, inputs) = unsafe { parallel::build_three([batch, 1], lens, || (), one) };
     Mapped { values, taken, inputs }
 }
 

@@ -67,7 +67,7 @@ fn blocked<S: Simd, const F: usize>(
     };
     // SAFETY: every filter's plane is written.
     let (values, taken, _) =
-        unsafe { parallel::build_three(geometry.batch, [lens[0], lens[1], 0], new, one) };
+        unsafe { parallel::build_three([geometry.batch, 1], [lens[0], lens[1], 0], new, one) };
     (values, taken)
 }
 
