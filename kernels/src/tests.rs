@@ -136,7 +136,7 @@ fn convolution_equals_plain_loops() {
 /// Whether a convolution of stride 1 uses the algorithms for equal padding on both sides.
 fn is_plain(image: [usize; 4], weight: [usize; 4], padding: [usize; 2], dilation: [usize; 2]) -> bool {
     let shape = Shape::new(image, weight, padding.map(|zeros| [zeros; 2]), [1, 1], dilation);
-    shape.is_some_and(|shape| shape.plain.is_some())
+    shape.is_some_and(|shape| shape.plain)
 }
 
 #[test]

@@ -7,23 +7,16 @@ use crate::{
 
 /// Adds its channel's bias to every plane of `images`, whose planes have `plane` values.
 pub fn add_bias(images: &mut [f32], bias: &[f32], plane: usize) {
-    parallel::parts(images, bias.len() * plane, |_, images| {
-        finish(images, bias, plane, false);
-    });
+    parallel::parts(images, bias.len() * plane, |_, images| finish(images, bias, plane, false));
 }
 
 /// Sum of each channel's values over all images, `[batch, channels, plane]`.
 pub fn channel_sums(images: &[f32], channels: usize, plane: usize) -> Vec<f32> {
     let mut sums = vec![0.0; channels];
     parallel::parts(&mut sums, channels.div_ceil(8), |first, sums| {
-        add_sums(images, channels, plane, first, sums);
+        add_sums(images, channels, plane, first, sums)
     });
     sums
-}
-
-/// Adds the sums of the channels of one image, `[channels, plane]`, to `sums`.
-pub(super) fn add_channel_sums(image: &[f32], plane: usize, sums: &mut [f32]) {
-    add_sums(image, sums.len(), plane, 0, sums);
 }
 
 multiversion!(
@@ -44,7 +37,7 @@ multiversion!(
 
 multiversion!(
     /// Adds the sums of the channels from `first` on over `images`, `[batch, channels, plane]`, to `sums`.
-    fn add_sums(images: &[f32], channels: usize, plane: usize, first: usize, sums: &mut [f32]) {
+    pub(super) fn add_sums(images: &[f32], channels: usize, plane: usize, first: usize, sums: &mut [f32]) {
         for image in images.chunks_exact((channels * plane).max(1)) {
             for (at, total) in sums.iter_mut().enumerate() {
                 let values = &image[(first + at) * plane..][..plane];

@@ -65,7 +65,7 @@ fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filte
 
 /// Number of positions between an output's first and last value, in rows of the padded image.
 fn positions(geometry: &Geometry) -> usize {
-    let [height, width] = geometry.output();
+    let [height, width] = geometry.output;
     (height - 1) * geometry.padded()[1] + width
 }
 
@@ -196,7 +196,7 @@ fn write_rows(
     total: usize,
     plane: &mut [MaybeUninit<f32>],
 ) {
-    let (width, row_len) = (geometry.output()[1], geometry.padded()[1]);
+    let (width, row_len) = (geometry.output[1], geometry.padded()[1]);
     let end = (start + values.len()).min(total);
     let (mut row, mut column) = (done / row_len, done % row_len);
     let mut at = done;

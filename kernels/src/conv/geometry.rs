@@ -2,11 +2,10 @@
 
 use crate::parallel;
 
-/// A convolution of stride 1 over images `[batch, channels, height, width]`.
+/// A convolution of images `[batch, channels, height, width]`, with zeros around them.
 ///
-/// The kernels compute memory offsets from these fields, which [`Patches`](super::patches::Patches) and [`Geometry::new`]
-/// have validated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kernels compute memory offsets from these fields, which [`Geometry::new`] has validated.
+#[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     /// Number of images.
     pub(super) batch: usize,
@@ -14,34 +13,61 @@ pub struct Geometry {
     pub(super) channels: usize,
     /// Height and width of an image, without padding.
     pub(super) size: [usize; 2],
-    /// Zeros on each side, by axis.
+    /// Zeros before the first row and the first column.
     pub(super) padding: [usize; 2],
     /// Output channels.
     pub(super) filters: usize,
     /// Height and width of the kernel.
     pub(super) kernel: [usize; 2],
+    /// Distance between outputs, by axis.
+    pub(super) stride: [usize; 2],
     /// Distance between taps, by axis.
     pub(super) dilation: [usize; 2],
+    /// Height and width of an output.
+    pub(super) output: [usize; 2],
 }
 
 impl Geometry {
-    /// A convolution of shapes that [`Patches`](super::patches::Patches) accepts.
+    /// Validates shapes; weights are `[filters, channels, rows, columns]`, `padding` is the zeros before and after, by axis.
     ///
-    /// `None` if the padding exceeds the kernel's reach, or a tensor would not fit in the address space.
+    /// `None` if a dimension is zero, the shapes do not match, the kernel exceeds the padded image, or a tensor would not
+    /// fit in the address space.
     pub fn new(
-        image: [usize; 4],
-        weight: [usize; 4],
-        padding: [usize; 2],
+        images: [usize; 4],
+        weights: [usize; 4],
+        padding: [[usize; 2]; 2],
+        stride: [usize; 2],
         dilation: [usize; 2],
     ) -> Option<Self> {
-        let ([batch, channels, size @ ..], [filters, _, kernel @ ..]) = (image, weight);
-        let geometry = Self { batch, channels, size, padding, filters, kernel, dilation };
-        let (padded, reach) = (geometry.padded(), geometry.reach());
+        let ([batch, channels, size @ ..], [filters, expected, kernel @ ..]) = (images, weights);
+        let sized = images.iter().chain(&weights).chain(&stride).chain(&dilation).all(|&length| length > 0);
+        if !sized || channels != expected {
+            return None;
+        }
+        let mut output = [0; 2];
+        for axis in 0..2 {
+            let reach = dilation[axis].checked_mul(kernel[axis] - 1)?;
+            let padded = size[axis].checked_add(padding[axis][0])?.checked_add(padding[axis][1])?;
+            output[axis] = padded.checked_sub(reach + 1)? / stride[axis] + 1;
+        }
+        parallel::values(&images)?;
+        parallel::values(&weights)?;
+        parallel::values(&[batch, filters, output[0], output[1]])?;
+        let padding = padding.map(|[before, _]| before);
+        Some(Self { batch, channels, size, padding, filters, kernel, stride, dilation, output })
+    }
+
+    /// Whether the kernels for stride 1 and equal padding on both sides support this convolution with zeros `after` the last
+    /// row and the last column.
+    pub(super) fn is_plain(&self, after: [usize; 2]) -> bool {
+        let (Self { batch, channels, filters, size, padding, stride, .. }, reach) = (*self, self.reach());
+        if stride != [1, 1] || padding != after || padding[0] > reach[0] || padding[1] > reach[1] {
+            return false;
+        }
         // The wider of the padded images of this convolution and of the transposed one.
+        let padded = self.padded();
         let [height, width] = [0, 1].map(|axis| padded[axis].max(size[axis].saturating_add(reach[axis])));
-        parallel::values(&[batch, channels, height, width])?;
-        parallel::values(&[batch, filters, height, width])?;
-        (padding[0] <= reach[0] && padding[1] <= reach[1]).then_some(geometry)
+        [channels, filters].iter().all(|&planes| parallel::values(&[batch, planes, height, width]).is_some())
     }
 
     /// The convolution of the output's gradient that gives the gradient of the input.
@@ -49,9 +75,10 @@ impl Geometry {
         let reach = self.reach();
         Self {
             channels: self.filters,
-            size: self.output(),
+            size: self.output,
             padding: [reach[0] - self.padding[0], reach[1] - self.padding[1]],
             filters: self.channels,
+            output: self.size,
             ..*self
         }
     }
@@ -61,18 +88,17 @@ impl Geometry {
         [self.dilation[0] * (self.kernel[0] - 1), self.dilation[1] * (self.kernel[1] - 1)]
     }
 
-    /// Height and width of an output.
-    pub fn output(&self) -> [usize; 2] {
-        let ([height, width], reach) = (self.padded(), self.reach());
-        [height - reach[0], width - reach[1]]
-    }
-
     /// Input shape, `[batch, channels, height, width]`.
     pub fn inputs(&self) -> [usize; 4] {
         [self.batch, self.channels, self.size[0], self.size[1]]
     }
 
-    /// Height and width with padding.
+    /// Output shape, `[batch, filters, height, width]`.
+    pub fn outputs(&self) -> [usize; 4] {
+        [self.batch, self.filters, self.output[0], self.output[1]]
+    }
+
+    /// Height and width with equal padding on both sides.
     pub(super) fn padded(&self) -> [usize; 2] {
         [self.size[0] + 2 * self.padding[0], self.size[1] + 2 * self.padding[1]]
     }
@@ -88,12 +114,12 @@ impl Geometry {
 
     /// Number of values of one output channel.
     pub(super) fn output_plane(&self) -> usize {
-        self.output()[0] * self.output()[1]
+        self.output[0] * self.output[1]
     }
 
     /// Height and width of the output after 2 × 2 pooling.
     pub fn pooled(&self) -> [usize; 2] {
-        self.output().map(|length| length / 2)
+        self.output.map(|length| length / 2)
     }
 
     /// Number of values of one pooled output channel.

@@ -23,7 +23,6 @@ pub use source::{Gradient, Pooled, Whole};
 use crate::pool::{self, Windows};
 use forward::Filters;
 use geometry::Geometry;
-use patches::Patches;
 
 /// Filters in one vector, for which direct convolution leaves no part of a tile unused but Winograd's does.
 const ONE_VECTOR: usize = 16;
@@ -31,9 +30,9 @@ const ONE_VECTOR: usize = 16;
 /// A convolution of images `[batch, channels, height, width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    patches: Patches,
-    /// The same convolution, if it has stride 1 and equal padding on both sides.
-    pub(crate) plain: Option<Geometry>,
+    geometry: Geometry,
+    /// Whether it has stride 1 and equal padding on both sides.
+    pub(crate) plain: bool,
 }
 
 impl Shape {
@@ -48,26 +47,25 @@ impl Shape {
         stride: [usize; 2],
         dilation: [usize; 2],
     ) -> Option<Self> {
-        let patches = Patches::new(images, weights, padding, stride, dilation)?;
-        let [[top, bottom], [left, right]] = padding;
-        let plain = stride == [1, 1] && top == bottom && left == right;
-        let plain = plain.then(|| Geometry::new(images, weights, [top, left], dilation)).flatten();
-        Some(Self { patches, plain })
+        let geometry = Geometry::new(images, weights, padding, stride, dilation)?;
+        let plain = geometry.is_plain(padding.map(|[_, after]| after));
+        patches::fit(&geometry).then_some(Self { geometry, plain })
     }
 
     /// Shape of the images, `[batch, channels, height, width]`.
     pub fn inputs(&self) -> [usize; 4] {
-        self.patches.images
+        self.geometry.inputs()
     }
 
     /// Shape of the weights, `[filters, channels, rows, columns]`.
     pub fn weights(&self) -> [usize; 4] {
-        self.patches.weights
+        let Geometry { channels, filters, kernel: [rows, columns], .. } = self.geometry;
+        [filters, channels, rows, columns]
     }
 
     /// Shape of the output, `[batch, filters, height, width]`.
     pub fn outputs(&self) -> [usize; 4] {
-        self.patches.outputs()
+        self.geometry.outputs()
     }
 
     /// The output; `bias` is empty for none.
@@ -75,9 +73,11 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
-        let Some(geometry) = self.plain else { return self.patches.forward(images, weights, bias, relu) };
-        let weight = weight_of(weights, geometry);
-        outputs(geometry, images.into(), Filters { weight: &weight, bias, relu })
+        if !self.plain {
+            return patches::forward(&self.geometry, images, weights, bias, relu);
+        }
+        let weight = weight_of(weights, self.geometry);
+        outputs(self.geometry, images.into(), Filters { weight: &weight, bias, relu })
     }
 
     /// The output after a ReLU and 2 × 2 max-pooling.
@@ -88,10 +88,10 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape, or an output smaller than a window.
     pub fn forward_pooled(&self, images: &[f32], weights: &[f32], bias: &[f32]) -> (Vec<f32>, Vec<u8>) {
-        if let Some(geometry) = self.plain.filter(winograd::is_faster) {
-            let weight = weight_of(weights, geometry);
+        if self.plain && winograd::is_faster(&self.geometry) {
+            let weight = weight_of(weights, self.geometry);
             let filters = Filters { weight: &weight, bias, relu: false };
-            return winograd::forward_pooled(geometry, images.into(), filters);
+            return winograd::forward_pooled(self.geometry, images.into(), filters);
         }
         pool::forward(&self.forward(images, weights, bias, false), &windows(self.outputs()))
     }
@@ -101,15 +101,14 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn gradients(&self, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-        match self.plain {
-            Some(geometry) if winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR => {
-                winograd::gradients(geometry, images, gradient)
-            }
-            Some(geometry) => {
-                unpooled(gradient, self.outputs(), |gradient| weights::gradients(geometry, images, gradient))
-            }
-            None => unpooled(gradient, self.outputs(), |gradient| self.patches.gradients(images, gradient)),
+        let Self { geometry, plain } = *self;
+        if plain && winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR {
+            return winograd::gradients(geometry, images, gradient);
         }
+        unpooled(gradient, self.outputs(), |gradient| match plain {
+            true => weights::gradients(geometry, images, gradient),
+            false => patches::gradients(&geometry, images, gradient),
+        })
     }
 
     /// Gradient of the images, from that of the output.
@@ -117,11 +116,12 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn input_gradient(&self, weights: &[f32], gradient: Gradient) -> Vec<f32> {
-        let Some(geometry) = self.plain else {
+        let Self { geometry, plain } = *self;
+        if !plain {
             return unpooled(gradient, self.outputs(), |gradient| {
-                self.patches.input_gradient(weights, gradient)
+                patches::input_gradient(&geometry, weights, gradient)
             });
-        };
+        }
         // Input channels and filters change places, and each kernel is rotated by 180°.
         let (area, channels) = (geometry.kernel[0] * geometry.kernel[1], geometry.channels);
         let rotated = |channel: usize, tap: usize| {

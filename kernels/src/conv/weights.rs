@@ -202,7 +202,7 @@ multiversion!(
     ) {
         layout.transpose(gradient, layout.geometry.output_plane(), transposed);
         let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
-        let ([height, width], row_len) = (geometry.output(), geometry.padded()[1]);
+        let ([height, width], row_len) = (geometry.output, geometry.padded()[1]);
         let rows_at_once = (POSITIONS / width).max(1);
         for first in (0..height).step_by(rows_at_once) {
             let rows = rows_at_once.min(height - first);

@@ -1,12 +1,12 @@
 //! Parts of the output of a convolution, and their patches.
 
-use super::{super::source::Whole, Patches};
+use crate::conv::{geometry::Geometry, source::Whole};
 use crate::{product::Matrix, simd::multiversion};
 use std::ops::Range;
 
 /// Some rows of the output of one image, or all of some images.
 pub struct Tile<'a> {
-    pub of: &'a Patches,
+    pub geometry: &'a Geometry,
     pub images: Range<usize>,
     pub rows: Range<usize>,
 }
@@ -14,19 +14,19 @@ pub struct Tile<'a> {
 impl Tile<'_> {
     /// Output positions of all images.
     pub fn positions(&self) -> usize {
-        self.images.len() * self.rows.len() * self.of.output[1]
+        self.images.len() * self.rows.len() * self.geometry.output[1]
     }
 
     /// The first position in its plane.
     pub fn start(&self) -> usize {
-        self.rows.start * self.of.output[1]
+        self.rows.start * self.geometry.output[1]
     }
 
     /// Patches `[taps, positions]`.
     pub fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> Matrix<'w> {
-        let (taps, count) = (self.of.taps(), self.positions());
+        let (taps, count) = (self.geometry.taps(), self.positions());
         let patches = &mut to[..taps * count];
-        let len = self.of.images[1..].iter().product::<usize>();
+        let len = self.geometry.image();
         let images = &images[self.images.start * len..self.images.end * len];
         collect(self, images, patches);
         Matrix::new(patches, [taps, count])
@@ -34,7 +34,8 @@ impl Tile<'_> {
 
     /// Gradients `[filters, positions]`.
     pub fn gather(&self, gradient: Whole, to: &mut [f32]) {
-        let (filters, plane, len) = (self.of.filters(), self.of.plane(), self.rows.len() * self.of.output[1]);
+        let Geometry { filters, output: [_, width], .. } = *self.geometry;
+        let (plane, len) = (self.geometry.output_plane(), self.rows.len() * width);
         for (filter, to) in to.chunks_exact_mut(self.positions()).take(filters).enumerate() {
             for (image, to) in self.images.clone().zip(to.chunks_exact_mut(len)) {
                 gradient.part((image * filters + filter) * plane + self.start(), len).copy_to(to);
@@ -46,10 +47,9 @@ impl Tile<'_> {
     /// images of this tile.
     #[inline(always)]
     fn runs(&self, mut run: impl FnMut(usize, usize, usize)) {
-        let Patches {
-            images: [_, channels, height, width], weights, padding, stride, dilation, output, ..
-        } = *self.of;
-        let [_, _, rows, columns] = weights;
+        let Geometry { channels, size, padding, kernel: [rows, columns], stride, dilation, output, .. } =
+            *self.geometry;
+        let [height, width] = size;
         let inside = |offset: usize, length: usize, stride: usize, padding: usize, outputs: usize| {
             let first = |reached: usize| reached.saturating_sub(offset).div_ceil(stride).min(outputs);
             first(padding)..first(padding + length)
@@ -82,7 +82,7 @@ impl Tile<'_> {
 multiversion!(
     /// Fills the patches of a tile.
     fn collect(tile: &Tile<'_>, images: &[f32], patches: &mut [f32]) {
-        let stride = tile.of.stride[1];
+        let stride = tile.geometry.stride[1];
         // Positions outside the images.
         patches.fill(0.0);
         tile.runs(|at, from, count| {
@@ -106,7 +106,7 @@ multiversion!(
 multiversion!(
     /// Adds patches to the images of a tile.
     pub fn spread(tile: &Tile<'_>, patches: &[f32], to: &mut [f32]) {
-        let stride = tile.of.stride[1];
+        let stride = tile.geometry.stride[1];
         tile.runs(|at, start, count| {
             let from = &patches[at..at + count];
             match stride {

@@ -47,14 +47,14 @@ const MAX_VALUES: usize = 1 << 21;
 /// tile, and transformed data that fits in the cache.
 pub fn is_faster(geometry: &Geometry) -> bool {
     let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
-    let tiles: usize = geometry.output().iter().map(|length| length.div_ceil(2)).product();
+    let tiles: usize = geometry.output.iter().map(|length| length.div_ceil(2)).product();
     let near =
         [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
     kernel == [3, 3]
         && dilation == [1, 1]
         && channels.min(filters) >= 16
         && channels * filters >= 256
-        && geometry.output().iter().all(|&length| length > 2)
+        && geometry.output.iter().all(|&length| length > 2)
         && near == [true; 3]
 }
 
@@ -76,7 +76,7 @@ struct Tiles {
 impl Tiles {
     /// Spans of `vectors` vectors of tiles, or one span of all tiles.
     fn new(geometry: &Geometry, lanes: usize, vectors: Option<usize>) -> Self {
-        let [rows, columns] = geometry.output().map(|length| length.div_ceil(2));
+        let [rows, columns] = geometry.output.map(|length| length.div_ceil(2));
         let room = (rows * columns).next_multiple_of(lanes);
         let span = vectors.map_or(room, |vectors| vectors * lanes);
         Self { rows, columns, room, span, stride: geometry.channels * span + lanes }

@@ -58,7 +58,7 @@ pub fn place(
             line[at] = [left[at], right[at]];
         }
     }
-    let [height, width] = geometry.output();
+    let [height, width] = geometry.output;
     for row in 0..height {
         let from = &lines[row % 2][row / 2 * tiles.columns..][..tiles.columns].as_flattened()[..width];
         let to = &mut plane[row * width..][..width];

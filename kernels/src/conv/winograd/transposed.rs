@@ -56,7 +56,7 @@ impl Transposed {
         if self.taken.is_empty() {
             let len = geometry.output_plane() * lanes;
             let values = &self.values[block * len..][..len];
-            let corners = WholeTiles { values, size: geometry.output() };
+            let corners = WholeTiles { values, size: geometry.output };
             transform::<S, _>(simd, tiles, corners, point, to);
         } else {
             let len = geometry.pooled_plane() * lanes;

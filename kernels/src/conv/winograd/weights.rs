@@ -52,7 +52,7 @@ fn blocked<S: Simd, const C: usize>(
     let size = [POINTS * room, layout.stride()];
     let total = Sums::of_images(geometry.batch, size, new, |workspace, number, sums| {
         let image = &images[number * geometry.image()..][..geometry.image()];
-        let gradient = gradient.image(number, geometry.filters, geometry.output());
+        let gradient = gradient.image(number, geometry.filters, geometry.output);
         let (layout, tiles) = (&layout, &tiles);
         image_gradients::<C>(layout, tiles, room, image, gradient, workspace, sums);
     });
