@@ -212,15 +212,15 @@ multiversion!(
                 bias::<S, V>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
                 for tap in (0..offsets.len()).step_by(T) {
                     // The last tile's surplus taps are added to the room after the sums.
-                    let mut near = [0; T];
+                    let mut near = [image.as_ptr(); T];
                     for at in 0..T {
-                        near[at] = offsets[(tap + at).min(offsets.len() - 1)];
+                        near[at] =
+                            image[first * row_len + offsets[(tap + at).min(offsets.len() - 1)]..].as_ptr();
                     }
-                    let image = image[first * row_len..].as_ptr();
                     let sums =
                         sums.weights[tap * stride + block * lanes..][..(T - 1) * stride + lanes].as_mut_ptr();
                     // SAFETY: every offset plus the area lies within the image.
-                    unsafe { tile::<S, T, V>(simd, image, &near, gradient.as_ptr(), area, sums, stride) };
+                    unsafe { add_products::<S, T, V>(simd, &near, gradient.as_ptr(), area, sums, stride) };
                 }
             }
         }
@@ -229,10 +229,10 @@ multiversion!(
 
 /// Some whole rows of output positions, in images with rows of `row_len`.
 #[derive(Clone, Copy)]
-struct Area {
-    rows: usize,
-    width: usize,
-    row_len: usize,
+pub(super) struct Area {
+    pub rows: usize,
+    pub width: usize,
+    pub row_len: usize,
 }
 
 /// Adds a gradient's sum over its positions.
@@ -256,13 +256,12 @@ pub(super) fn bias<S: Simd, const V: usize>(simd: S, gradient: &[f32], sums: &mu
 /// Adds the products of one area to the sums of `T` taps, `stride` apart.
 ///
 /// # Safety
-/// `image` must be readable at every offset for the whole area, `gradient` must have `V` vectors for each
-/// position of the area, and `to` for each tap.
+/// `taps` must be readable for the whole area, `gradient` must have `V` vectors for each position of the area, and `to` for
+/// each tap.
 #[inline(always)]
-unsafe fn tile<S: Simd, const T: usize, const V: usize>(
+pub(super) unsafe fn add_products<S: Simd, const T: usize, const V: usize>(
     simd: S,
-    image: *const f32,
-    offsets: &[usize; T],
+    taps: &[*const f32; T],
     mut gradient: *const f32,
     area: Area,
     to: *mut f32,
@@ -270,7 +269,6 @@ unsafe fn tile<S: Simd, const T: usize, const V: usize>(
 ) {
     // Plain loops and pointers, as in `forward`.
     let mut sums = [[simd.splat_f32s(0.0); V]; T];
-    let taps: [*const f32; T] = std::array::from_fn(|tap| image.wrapping_add(offsets[tap]));
     for row in 0..area.rows {
         for column in 0..area.width {
             let at = row * area.row_len + column;

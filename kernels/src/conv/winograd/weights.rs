@@ -8,9 +8,9 @@ use crate::{
     conv::{
         Gradient,
         geometry::Geometry,
-        weights::{Layout, Sums, VECTORS, bias},
+        weights::{Area, Layout, Sums, VECTORS, add_products, bias},
     },
-    simd::{Aligned, load, multiversion, store},
+    simd::{Aligned, multiversion},
 };
 use pulp::Simd;
 
@@ -97,11 +97,11 @@ multiversion!(
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
         input.fill(simd, geometry, tiles, image.into());
         transposed.fill(layout, gradient);
-        let area = tiles.count() * lanes;
+        let area = Area { rows: 1, width: tiles.count(), row_len: 0 };
         for block in 0..stride / lanes {
             for number in 0..POINTS {
                 transposed.transform::<S>(simd, geometry, tiles, [block, number], point.values_mut());
-                let gradient = &point.values()[..area];
+                let gradient = &point.values()[..tiles.count() * lanes];
                 if number == MIDDLE {
                     bias::<S, VECTORS>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
                 }
@@ -115,52 +115,11 @@ multiversion!(
                     let to = (number * room + channel) * stride + block * lanes;
                     let to = sums.weights[to..][..(C - 1) * stride + lanes].as_mut_ptr();
                     // SAFETY: each channel has as many tiles as the gradient has vector pairs.
-                    unsafe { multiply::<S, C>(simd, &near, gradient, to, stride) };
+                    unsafe {
+                        add_products::<S, C, VECTORS>(simd, &near, gradient.as_ptr(), area, to, stride);
+                    }
                 }
             }
         }
     }
 );
-
-/// Adds one point's products of `gradient`, `[tiles, lanes]`, and `C` channels of an image to `to`.
-///
-/// The sums are `stride` apart.
-///
-/// # Safety
-/// Each `image` must have as many values as `gradient` has tiles, and `to` two vectors for each channel.
-#[inline(always)]
-unsafe fn multiply<S: Simd, const C: usize>(
-    simd: S,
-    image: &[*const f32; C],
-    gradient: &[f32],
-    to: *mut f32,
-    stride: usize,
-) {
-    // Plain loops and pointers, as in direct convolution.
-    let mut sums = [[simd.splat_f32s(0.0); VECTORS]; C];
-    let mut from = gradient.as_ptr();
-    for tile in 0..gradient.len() / (VECTORS * S::F32_LANES) {
-        let mut values = [simd.splat_f32s(0.0); VECTORS];
-        for vector in 0..VECTORS {
-            // SAFETY: the gradient is a number of tiles, of `VECTORS` vectors each.
-            values[vector] = unsafe { load::<S>(from.add(vector * S::F32_LANES)) };
-        }
-        for channel in 0..C {
-            // SAFETY: the caller's contract.
-            let met = simd.splat_f32s(unsafe { *image[channel].add(tile) });
-            for vector in 0..VECTORS {
-                sums[channel][vector] = simd.mul_add_e_f32s(met, values[vector], sums[channel][vector]);
-            }
-        }
-        from = from.wrapping_add(VECTORS * S::F32_LANES);
-    }
-    for channel in 0..C {
-        for vector in 0..VECTORS {
-            // SAFETY: the caller's contract.
-            unsafe {
-                let to = to.add(channel * stride + vector * S::F32_LANES);
-                store::<S>(to, simd.add_f32s(load::<S>(to), sums[channel][vector]));
-            }
-        }
-    }
-}
