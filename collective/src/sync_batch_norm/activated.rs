@@ -47,8 +47,6 @@ pub struct Saved {
 impl Operation<3, 2> for Activated {
     type Saved = Saved;
 
-    const READS: [usize; 2] = [0, 1];
-
     fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, Saved) {
         let values = flatten::<Flex>(x.clone());
         let batch = Batch::<Flex>::of(&values, centre_on_host, &self.settings);

@@ -31,8 +31,6 @@ impl Inference {
 impl Operation<5, 5> for Inference {
     type Saved = ();
 
-    const READS: [usize; 5] = [0, 1, 2, 3, 4];
-
     fn forward(&self, [x, gamma, beta, mean, variance]: [Host; 5]) -> (Host, ()) {
         let maps = self.maps(&gamma, &variance, host(&beta).iter().copied());
         let values = flatten::<Flex>(x.clone());

@@ -30,8 +30,6 @@ impl Operation<1, 0> for Relu {
     /// The output.
     type Saved = Host;
 
-    const READS: [usize; 0] = [];
-
     fn forward(&self, [x]: [Host; 1]) -> (Host, Host) {
         let output = tensor(relu::forward(values(&x)), x.shape());
         (output.clone(), output)
@@ -52,8 +50,6 @@ struct Smooth {
 
 impl Operation<1, 1> for Smooth {
     type Saved = ();
-
-    const READS: [usize; 1] = [0];
 
     fn forward(&self, [x]: [Host; 1]) -> (Host, ()) {
         (tensor((self.forward)(values(&x)), x.shape()), ())

@@ -1,7 +1,7 @@
 //! Attention.
 
 use super::dropout::{drops, key as key_of_dropout};
-use super::operation::{self, Operation, reads_all, shaped};
+use super::operation::{self, Operation, shaped};
 use crate::attention::{Attention, Forward, Mask};
 use crate::dropout;
 use crate::host_tensor::{Host, is_host, tensor, values};
@@ -116,8 +116,6 @@ impl Operator {
 impl<const N: usize> Operation<N, N> for Operator {
     /// The attention weights before dropout, negative where they are dropped.
     type Saved = Arc<Vec<f32>>;
-
-    const READS: [usize; N] = reads_all();
 
     fn forward(&self, inputs: [Host; N]) -> (Host, Self::Saved) {
         let [batch, queries, _, _, width] = self.sizes;

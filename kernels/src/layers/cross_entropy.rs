@@ -40,8 +40,6 @@ struct Operator {
 impl Operation<1, 1> for Operator {
     type Saved = Saved;
 
-    const READS: [usize; 1] = [0];
-
     fn forward(&self, [logits]: [Host; 1]) -> (Host, Saved) {
         let (loss, saved) = self.kernel.forward(values(&logits), &self.targets);
         (tensor(vec![loss], [1]), saved)

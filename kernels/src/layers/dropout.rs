@@ -35,8 +35,6 @@ struct Operator {
 impl Operation<1, 0> for Operator {
     type Saved = Arc<Kept>;
 
-    const READS: [usize; 0] = [];
-
     fn forward(&self, [x]: [Host; 1]) -> (Host, Arc<Kept>) {
         let shape = x.shape();
         let kept = Kept::draw(shape[0], shape[1..].iter().product(), self.probability, key());

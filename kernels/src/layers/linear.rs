@@ -34,8 +34,6 @@ struct Operator;
 impl Operation<3, 2> for Operator {
     type Saved = ();
 
-    const READS: [usize; 2] = [0, 1];
-
     fn forward(&self, inputs: [Host; 3]) -> (Host, ()) {
         let output = match inputs[0].dtype() {
             DType::F16 => forward::<f16>(inputs),

@@ -18,13 +18,10 @@ use burn::backend::{
 use burn::tensor::Tensor;
 use std::{fmt::Debug, marker::PhantomData};
 
-/// An operation of `N` tensors, of which backward reads `R`. All tensors are row-major and f32.
+/// An operation of `N` tensors, of which backward reads the first `R`. All tensors are row-major and f32.
 pub trait Operation<const N: usize, const R: usize>: Clone + Debug + Send + Sync + 'static {
     /// What backward needs besides the inputs.
     type Saved: Clone + Debug + Send + 'static;
-
-    /// Numbers of the inputs that backward reads.
-    const READS: [usize; R];
 
     /// Computes the output.
     fn forward(&self, inputs: [Host; N]) -> (Host, Self::Saved);
@@ -37,17 +34,6 @@ pub trait Operation<const N: usize, const R: usize>: Clone + Debug + Send + Sync
         gradient: Host,
         wanted: [bool; N],
     ) -> [Option<Host>; N];
-}
-
-/// [`Operation::READS`] of an operation whose backward reads all inputs.
-pub const fn reads_all<const N: usize>() -> [usize; N] {
-    let mut reads = [0; N];
-    let mut at = 0;
-    while at < N {
-        reads[at] = at;
-        at += 1;
-    }
-    reads
 }
 
 /// Gradients in the shapes of the inputs, where wanted.
@@ -68,7 +54,7 @@ pub fn run<const D: usize, const N: usize, const R: usize>(
     operation: impl Operation<N, R>,
     inputs: [FloatTensor<Dispatch>; N],
 ) -> Tensor<D> {
-    const { assert!(0 < N && N <= MOST) };
+    const { assert!(0 < N && N <= MOST && R <= N) };
     // A backend extension takes a fixed number of tensors, of which `on_host` ignores all but the first `N`.
     let [a, b, c, d, e, f] = std::array::from_fn(|at| inputs[if at < N { at } else { 0 }].clone());
     Tensor::from_dispatch(<Dispatch as HostOperations>::on_host(a, b, c, d, e, f, operation))
@@ -139,7 +125,7 @@ fn recorded<C: CheckpointStrategy, const N: usize, const R: usize, O: Operation<
     let nodes = inputs.each_ref().map(|input| input.node());
     match Step::<O, R>(PhantomData).prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
-            let read = O::READS.map(|input| prep.checkpoint(&inputs[input]));
+            let read = std::array::from_fn(|input| prep.checkpoint(&inputs[input]));
             prep.finish(State { operation, read, saved }, output)
         }
         OpsKind::UnTracked(prep) => prep.finish(output),

@@ -84,8 +84,6 @@ impl Operation<1, 0> for Windows {
     /// Index of each pooled value within its window.
     type Saved = Arc<Vec<u8>>;
 
-    const READS: [usize; 0] = [];
-
     fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
         let (output, taken) = pool::forward(values(&x), self);
         (tensor(output, self.output()), Arc::new(taken))
@@ -106,8 +104,6 @@ enum Pooling {
 impl Operation<1, 0> for Pooling {
     /// Position of each maximum in its plane.
     type Saved = Arc<Vec<u32>>;
-
-    const READS: [usize; 0] = [];
 
     fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
         let (Self::Max(spans) | Self::Mean(spans)) = self;

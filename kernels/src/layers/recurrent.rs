@@ -84,8 +84,6 @@ impl<R: Recurrent> Operation<6, 6> for R {
     /// The output and what the kernel saves.
     type Saved = (Host, Vec<f32>);
 
-    const READS: [usize; 6] = [0, 1, 2, 3, 4, 5];
-
     fn forward(&self, inputs: [Host; 6]) -> (Host, Self::Saved) {
         let [outputs, saved] = Recurrent::forward(self, inputs.each_ref().map(values));
         let len = outputs.len();

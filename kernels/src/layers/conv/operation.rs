@@ -34,8 +34,6 @@ pub enum Passed {
 impl Operation<3, 2> for Convolution {
     type Saved = Passed;
 
-    const READS: [usize; 2] = [0, 1];
-
     fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, Passed) {
         let (shape, x) = (&self.shape, values(&x));
         let (weight, bias) = (values(&weight), values(&bias));
@@ -85,8 +83,6 @@ pub struct Transposed(pub Shape);
 
 impl Operation<3, 2> for Transposed {
     type Saved = ();
-
-    const READS: [usize; 2] = [0, 1];
 
     fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, ()) {
         let mut output = self.0.input_gradient(values(&weight), values(&x).into());
