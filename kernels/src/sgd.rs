@@ -26,28 +26,13 @@ impl Sgd {
     /// # Panics
     /// If the lengths differ.
     pub fn step(&self, parameter: &[f32], velocity: &mut [f32], gradient: &[f32]) -> Vec<f32> {
-        // One loop for each case, which the compiler vectorises.
-        match (self.weight_decay != 0.0, self.nesterov) {
-            (false, false) => self.pass::<false, false>(parameter, velocity, gradient),
-            (false, true) => self.pass::<false, true>(parameter, velocity, gradient),
-            (true, false) => self.pass::<true, false>(parameter, velocity, gradient),
-            (true, true) => self.pass::<true, true>(parameter, velocity, gradient),
-        }
-    }
-
-    fn pass<const DECAY: bool, const NESTEROV: bool>(
-        &self,
-        parameter: &[f32],
-        velocity: &mut [f32],
-        gradient: &[f32],
-    ) -> Vec<f32> {
-        let Sgd { rate, momentum, weight_decay, dampening, .. } = *self;
+        let Sgd { rate, momentum, weight_decay, dampening, nesterov } = *self;
         let taken = 1.0 - dampening;
         let none = &mut vec![(); velocity.len()];
         update((parameter, gradient), velocity, none, move |parameter, gradient, velocity, ()| {
-            let gradient = if DECAY { parameter * weight_decay + gradient } else { gradient };
+            let gradient = if weight_decay != 0.0 { parameter * weight_decay + gradient } else { gradient };
             *velocity = gradient * taken + *velocity * momentum;
-            let along = if NESTEROV { *velocity * momentum + gradient } else { *velocity };
+            let along = if nesterov { *velocity * momentum + gradient } else { *velocity };
             parameter - along * rate
         })
     }

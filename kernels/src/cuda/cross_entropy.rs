@@ -129,23 +129,17 @@ pub(crate) fn cross_entropy(
     smoothing: f32,
 ) -> Option<(Tensor<1>, Tensor<1>)> {
     if let Ok(logits) = logits.clone().try_into_primitive::<Cube>() {
-        let Losses { mean, totals, .. } = losses(logits, targets, smoothing)?;
+        let (mean, totals, _) = losses(logits, targets, smoothing)?;
         return Some((Tensor::from_primitive::<Cube>(mean), Tensor::from_primitive::<Cube>(totals)));
     }
     let logits = logits.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
     let step = Step.prepare::<NoCheckpointing>([logits.node()]).compute_bound().stateful();
-    let Losses { mean, totals, state } = losses(logits.into_primitive(), targets, smoothing)?;
+    let (mean, totals, state) = losses(logits.into_primitive(), targets, smoothing)?;
     let mean = match step {
         OpsKind::Tracked(prep) => prep.finish(state, mean),
         OpsKind::UnTracked(prep) => prep.finish(mean),
     };
     Some((Tensor::from_primitive::<Autodiff<Cube>>(mean), Tensor::from_primitive::<Cube>(totals)))
-}
-
-struct Losses {
-    mean: FloatTensor<Cube>,
-    totals: FloatTensor<Cube>,
-    state: State,
 }
 
 /// What backward reads.
@@ -160,7 +154,12 @@ struct State {
     smoothing: f32,
 }
 
-fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -> Option<Losses> {
+/// Mean loss, totals and state.
+fn losses(
+    logits: FloatTensor<Cube>,
+    targets: &Tensor<1, Int>,
+    smoothing: f32,
+) -> Option<(FloatTensor<Cube>, FloatTensor<Cube>, State)> {
     let targets = targets.clone().inner().try_into_primitive::<Cube>().ok()?;
     let same_device = logits.client.device() == targets.client.device();
     let fits = targets.dtype() == DType::I32 && logits.shape()[1] <= MOST_CLASSES;
@@ -203,11 +202,7 @@ fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -
     };
     let inputs = [logits.clone(), targets.clone()];
     let [largest, logarithms, mean, totals] = kernels("cross-entropy", inputs, shapes, run);
-    Some(Losses {
-        mean,
-        totals,
-        state: State { logits, targets, normalizers: [largest, logarithms], smoothing },
-    })
+    Some((mean, totals, State { logits, targets, normalizers: [largest, logarithms], smoothing }))
 }
 
 #[derive(Debug)]

@@ -121,53 +121,47 @@ pub(crate) struct Updates(Vec<(FusionClient, Arc<Mutex<Steps>>)>);
 /// The steps of a device that are not launched.
 #[derive(Default)]
 struct Steps {
-    sgd: BySettings<Sgd, 5>,
-    adam: BySettings<Adam, 7>,
+    sgd: BySettings<Sgd>,
+    adam: BySettings<Adam>,
 }
 
-/// Steps with equal settings; each has `N` tensors.
-type BySettings<W, const N: usize> = Vec<(W, Vec<[CubeTensor; N]>)>;
+/// Steps with equal settings; each has the kernel's tensors, inputs first.
+type BySettings<W> = Vec<(W, Vec<Vec<CubeTensor>>)>;
 
 impl Updates {
-    /// Parameter and velocity after a step, which must not be read before [`finish`](Self::finish).
+    /// Parameter and velocity after a step, from parameter, velocity and gradient.
     ///
-    /// `None` for tensors that are not on a CUDA device, or not in f32.
+    /// They must not be read before [`finish`](Self::finish). `None` for tensors that are not on a CUDA device, or not in f32.
     pub fn sgd(
         &mut self,
         with: Sgd,
-        parameter: FloatTensor<Dispatch>,
-        velocity: FloatTensor<Dispatch>,
-        gradient: FloatTensor<Dispatch>,
+        inputs: [FloatTensor<Dispatch>; 3],
     ) -> Option<[FloatTensor<Dispatch>; 2]> {
-        let inputs = inputs([parameter, velocity, gradient])?;
-        let steps = self.steps(&inputs[0].client);
-        let shapes = [(); 2].map(|()| inputs[0].shape());
-        let results = kernels("SGD step", inputs, shapes, move |[parameter, velocity, gradient]| {
-            let new = [(); 2].map(|()| empty_like(&parameter));
-            let [new_parameter, new_velocity] = new.clone();
-            let step = [parameter, velocity, gradient, new_parameter, new_velocity];
-            add(&mut lock(&steps).sgd, with, step);
-            new
-        });
-        Some(results.map(values))
+        self.queue("SGD step", with, inputs, |steps| &mut steps.sgd)
     }
 
-    /// As [`sgd`](Self::sgd): parameter and both moments after a step.
+    /// As [`sgd`](Self::sgd): parameter and both moments after a step, from these before it and the gradient.
     pub fn adam(
         &mut self,
         with: Adam,
-        parameter: FloatTensor<Dispatch>,
-        [first, second]: [FloatTensor<Dispatch>; 2],
-        gradient: FloatTensor<Dispatch>,
+        inputs: [FloatTensor<Dispatch>; 4],
     ) -> Option<[FloatTensor<Dispatch>; 3]> {
-        let inputs = inputs([parameter, first, second, gradient])?;
+        self.queue("Adam step", with, inputs, |steps| &mut steps.adam)
+    }
+
+    fn queue<W: Copy + PartialEq + Send + Sync + 'static, const I: usize, const O: usize>(
+        &mut self,
+        name: &'static str,
+        with: W,
+        tensors: [FloatTensor<Dispatch>; I],
+        all: fn(&mut Steps) -> &mut BySettings<W>,
+    ) -> Option<[FloatTensor<Dispatch>; O]> {
+        let inputs = inputs(tensors)?;
         let steps = self.steps(&inputs[0].client);
-        let shapes = [(); 3].map(|()| inputs[0].shape());
-        let results = kernels("Adam step", inputs, shapes, move |[parameter, first, second, gradient]| {
-            let new = [(); 3].map(|()| empty_like(&parameter));
-            let [moved, mean, square] = new.clone();
-            let step = [parameter, first, second, gradient, moved, mean, square];
-            add(&mut lock(&steps).adam, with, step);
+        let shapes = [(); O].map(|()| inputs[0].shape());
+        let results = kernels(name, inputs, shapes, move |inputs| {
+            let new = [(); O].map(|()| empty_like(&inputs[0]));
+            add(all(&mut lock(&steps)), with, inputs.into_iter().chain(new.clone()).collect());
             new
         });
         Some(results.map(values))
@@ -202,7 +196,7 @@ fn lock(steps: &Mutex<Steps>) -> MutexGuard<'_, Steps> {
     steps.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
+fn launch_sgd(with: Sgd, steps: &[Vec<CubeTensor>]) {
     let Sgd { rate, momentum, nesterov, weight_decay, .. } = with;
     let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
     let (count, dim) = grid(tensors(0));
@@ -227,7 +221,7 @@ fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
     }
 }
 
-fn launch_adam(with: Adam, steps: &[[CubeTensor; 7]]) {
+fn launch_adam(with: Adam, steps: &[Vec<CubeTensor>]) {
     let Adam { rate, betas: [beta_1, beta_2], epsilon, decay, time } = with;
     // Factors of the parameter in the step and in the gradient.
     let (decay, penalty) = match decay {
@@ -266,7 +260,7 @@ fn launch_adam(with: Adam, steps: &[[CubeTensor; 7]]) {
 }
 
 /// Adds a step to those with the same settings.
-fn add<W: PartialEq, const N: usize>(all: &mut BySettings<W, N>, with: W, step: [CubeTensor; N]) {
+fn add<W: PartialEq>(all: &mut BySettings<W>, with: W, step: Vec<CubeTensor>) {
     match all.iter_mut().find(|(other, _)| *other == with) {
         Some((_, steps)) => steps.push(step),
         None => all.push((with, vec![step])),

@@ -11,9 +11,26 @@ use burn::optim::{
 };
 use burn::tensor::{Device, Tensor};
 
-/// The steps of an optimizer, by its kernels or Burn's operations.
+/// An optimizer with these settings, whose steps are computed by the kernels or by Burn's operations.
 macro_rules! optimizer {
-    ($optimizer:ident, $state:ident) => {
+    ($optimizer:ident, $config:ident, $state:ident) => {
+        #[doc = concat!("Burn's ", stringify!($optimizer), ".")]
+        ///
+        /// Results are bit-identical to those of Burn's optimizer, and so are records.
+        #[derive(Clone)]
+        pub struct $optimizer {
+            config: $config,
+            /// For the first step of a parameter, for settings without a kernel and for other devices.
+            burn: optim::$optimizer,
+        }
+
+        impl $config {
+            /// Creates the optimizer of a module.
+            pub fn init(&self) -> ModuleOptimizer {
+                clipped(self.build().into(), self.grad_clipping.as_ref())
+            }
+        }
+
         impl Optimizer for $optimizer {
             type State<const D: usize> = $state<D>;
 
@@ -72,21 +89,6 @@ impl AdamConfig {
             .with_weight_decay(self.weight_decay.clone());
         Adam { config: self.clone(), burn: burn.build() }
     }
-
-    /// Creates the optimizer of a module.
-    pub fn init(&self) -> ModuleOptimizer {
-        clipped(self.build().into(), self.grad_clipping.as_ref())
-    }
-}
-
-/// Burn's Adam.
-///
-/// Results are bit-identical to those of Burn's Adam, and so are records.
-#[derive(Clone)]
-pub struct Adam {
-    config: AdamConfig,
-    /// For the first step of a parameter, for AMSGrad and for other devices.
-    burn: optim::Adam,
 }
 
 impl Adam {
@@ -99,7 +101,7 @@ impl Adam {
     }
 }
 
-optimizer!(Adam, AdamState);
+optimizer!(Adam, AdamConfig, AdamState);
 
 /// Settings of [`AdamW`], with the names and defaults of Burn's `AdamWConfig`.
 #[derive(Config, Debug)]
@@ -138,21 +140,6 @@ impl AdamWConfig {
             .with_amsgrad(self.amsgrad);
         AdamW { config: self.clone(), burn: burn.build() }
     }
-
-    /// Creates the optimizer of a module.
-    pub fn init(&self) -> ModuleOptimizer {
-        clipped(self.build().into(), self.grad_clipping.as_ref())
-    }
-}
-
-/// Burn's AdamW.
-///
-/// Results are bit-identical to those of Burn's AdamW, and so are records.
-#[derive(Clone)]
-pub struct AdamW {
-    config: AdamWConfig,
-    /// For the first step of a parameter, for AMSGrad, for cautious decay and for other devices.
-    burn: optim::AdamW,
 }
 
 impl AdamW {
@@ -166,7 +153,7 @@ impl AdamW {
     }
 }
 
-optimizer!(AdamW, AdamWState);
+optimizer!(AdamW, AdamWConfig, AdamWState);
 
 /// The optimizer with clipping of each parameter's gradient.
 pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClippingConfig>) -> ModuleOptimizer {
@@ -212,9 +199,8 @@ fn queue<const D: usize>(
     tensors: [Tensor<D>; 4],
     momentum: &mut AdaptiveMomentumState<D>,
 ) -> Option<Tensor<D>> {
-    let [tensor, first, second, grad] = tensors.map(Tensor::into_dispatch);
-    let [tensor, first, second] =
-        super::together::add(|updates| updates.adam(with, tensor, [first, second], grad))?;
+    let inputs = tensors.map(Tensor::into_dispatch);
+    let [tensor, first, second] = super::together::add(|updates| updates.adam(with, inputs))?;
     momentum.time += 1;
     [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
     Some(Tensor::from_dispatch(tensor))

@@ -145,8 +145,8 @@ impl Sgd {
         grad: &Tensor<D>,
     ) -> Option<[burn::backend::tensor::FloatTensor<Dispatch>; 2]> {
         let velocity = velocity.filter(|_| self.dampening == 0.0)?;
-        let [tensor, velocity, grad] = [tensor, velocity, grad].map(|tensor| tensor.clone().into_dispatch());
-        super::together::add(|updates| updates.sgd(self.at(lr), tensor, velocity, grad))
+        let inputs = [tensor, velocity, grad].map(|tensor| tensor.clone().into_dispatch());
+        super::together::add(|updates| updates.sgd(self.at(lr), inputs))
     }
 
     fn decayed<const D: usize>(&self, tensor: Tensor<D>, grad: Tensor<D>) -> Tensor<D> {
