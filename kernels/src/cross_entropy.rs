@@ -133,41 +133,10 @@ multiversion!(
 mod tests {
     use super::*;
     use crate::tests::{assert_close, everywhere, noise, same_for_every_number_of_threads};
-    use proptest::prelude::*;
 
     fn results(with: CrossEntropy, logits: &[f32], targets: &[i64], gradient: f32) -> (f32, Vec<f32>) {
         let (loss, saved) = with.forward(logits, targets);
         (loss, with.backward(logits, targets, &saved, gradient))
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-
-        #[test]
-        fn cross_entropy_equals_plain_loops(
-            (batch, classes) in (1..40_usize, 1..70_usize),
-            (smoothing, offset) in prop::sample::select(&[(0.0, 0.0), (0.1, 0.0), (0.0, -200.0), (1.0, 90.0)]),
-        ) {
-            let logits: Vec<f32> = noise(1, batch * classes).iter().map(|x| 10.0 * x + offset).collect();
-            let targets: Vec<i64> = (0..batch).map(|row| (row * 7 % classes) as i64).collect();
-            let (mut loss, mut gradient) = (0.0, Vec::new());
-            for (row, target) in logits.chunks(classes).zip(&targets) {
-                let total: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
-                for (class, logit) in row.iter().enumerate() {
-                    let hit = if class as i64 == *target { 1.0 - f64::from(smoothing) } else { 0.0 };
-                    let wanted = hit + f64::from(smoothing) / classes as f64;
-                    loss -= wanted * (f64::from(*logit) - total.ln()) / batch as f64;
-                    gradient.push(1.5 * (f64::from(*logit).exp() / total - wanted) / batch as f64);
-                }
-            }
-            everywhere(|width| {
-                let what = format!("{batch} × {classes}, {smoothing}, {width}");
-                let with = CrossEntropy { classes, smoothing };
-                let (ours, for_logits) = results(with, &logits, &targets, 1.5);
-                assert_close(&[ours], &[loss], &what);
-                assert_close(&for_logits, &gradient, &what);
-            });
-        }
     }
 
     #[test]
@@ -208,17 +177,12 @@ mod tests {
     /// Reference values from torch 2.15's `cross_entropy` with label smoothing 0.1 in float64.
     #[test]
     fn values_and_gradients_equal_pytorchs() {
-        let (loss, gradient) = results(
-            CrossEntropy { classes: 3, smoothing: 0.1 },
-            &[1.0, -2.0, 0.5, 3.0, 0.0, -1.0],
-            &[2, 0],
-            1.0,
-        );
-        assert_close(&[loss], &[0.6852404], "loss");
-        assert_close(
-            &gradient,
-            &[0.2852078, -0.001637223, -0.2835706, 0.001453109, 0.006639645, -0.008092754],
-            "gradient",
-        );
+        let (with, logits) = (CrossEntropy { classes: 3, smoothing: 0.1 }, [1.0, -2.0, 0.5, 3.0, 0.0, -1.0]);
+        let wanted = [0.2852078, -0.001637223, -0.2835706, 0.001453109, 0.006639645, -0.008092754];
+        everywhere(|width| {
+            let (loss, gradient) = results(with, &logits, &[2, 0], 1.0);
+            assert_close(&[loss], &[0.6852404], width);
+            assert_close(&gradient, &wanted, width);
+        });
     }
 }

@@ -148,51 +148,6 @@ multiversion!(
 mod tests {
     use super::*;
     use crate::tests::{assert_close, everywhere, noise, same_for_every_number_of_threads};
-    use proptest::prelude::*;
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-
-        #[test]
-        fn group_norm_equals_plain_loops(
-            (batch, groups, of_group, positions) in (0..5_usize, 1..4_usize, 1..4_usize, 1..40_usize),
-            affine in any::<bool>(),
-        ) {
-            let (channels, len) = (groups * of_group, of_group * positions);
-            let [x, gradient] = [1, 2].map(|seed| noise(seed, batch * channels * positions));
-            let [gamma, beta] = [3, 4].map(|seed| noise(seed, if affine { channels } else { 0 }));
-            let epsilon = 1e-2;
-            let (mut output, mut for_x) = (Vec::new(), Vec::new());
-            let [mut for_gamma, mut for_beta] = [(); 2].map(|()| vec![0.0; channels]);
-            for (number, (x, gradient)) in x.chunks(len).zip(gradient.chunks(len)).enumerate() {
-                let [x, gradient] = [x, gradient].map(|of| of.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
-                let channel = |at: usize| number % groups * of_group + at / positions;
-                let value = |of: &[f32], at, none| of.get(channel(at)).map_or(none, |value| f64::from(*value));
-                let mean = x.iter().sum::<f64>() / len as f64;
-                let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / len as f64;
-                let deviation = (variance + f64::from(epsilon)).sqrt();
-                let normal: Vec<f64> = x.iter().map(|x| (x - mean) / deviation).collect();
-                let inner: Vec<f64> = (0..len).map(|at| gradient[at] * value(&gamma, at, 1.0)).collect();
-                let along = inner.iter().sum::<f64>() / len as f64;
-                let across = (0..len).map(|at| inner[at] * normal[at]).sum::<f64>() / len as f64;
-                for at in 0..len {
-                    output.push(normal[at] * value(&gamma, at, 1.0) + value(&beta, at, 0.0));
-                    for_x.push((inner[at] - along - normal[at] * across) / deviation);
-                    for_gamma[channel(at)] += gradient[at] * normal[at];
-                    for_beta[channel(at)] += gradient[at];
-                }
-            }
-            let norm = GroupNorm { groups, channels, positions, gamma: &gamma, beta: &beta, epsilon };
-            everywhere(|vectors| {
-                let what = format!("{batch} × {groups} × {of_group} × {positions}, {vectors}");
-                let [ours, our_gamma, our_beta] = norm.backward(&x, &gradient);
-                assert_close(&norm.forward(&x), &output, &what);
-                assert_close(&ours, &for_x, &what);
-                assert_close(&our_gamma, &for_gamma, &what);
-                assert_close(&our_beta, &for_beta, &what);
-            });
-        }
-    }
 
     #[test]
     fn empty_images_are_supported() {
@@ -241,18 +196,15 @@ mod tests {
         let norm =
             GroupNorm { groups: 2, channels: 4, positions: 2, gamma: &gamma, beta: &beta, epsilon: 0.1 };
         let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0, 2.0, 0.3];
-        let [for_x, for_gamma, for_beta] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
-        assert_close(
-            &norm.forward(&x),
-            &[0.203658, -0.6256062, 0.2691053, -1.113002, -0.2774927, -2.054393, 1.888154, 0.3777887],
-            "output",
-        );
-        assert_close(
-            &for_x,
-            &[0.05940288, -0.1393988, 0.2566204, -0.1766246, -0.25904, 1.199211, 0.3782598, -1.31843],
-            "gradient of x",
-        );
-        assert_close(&for_gamma, &[-2.695109, 0.7256062, -3.820336, -2.978529], "gradient of gamma");
-        assert_close(&for_beta, &[3.0, -0.5, 4.0, -1.9], "gradient of beta");
+        let output = [0.203658, -0.6256062, 0.2691053, -1.113002, -0.2774927, -2.054393, 1.888154, 0.3777887];
+        let gradient =
+            [0.05940288, -0.1393988, 0.2566204, -0.1766246, -0.25904, 1.199211, 0.3782598, -1.31843];
+        everywhere(|vectors| {
+            let [for_x, for_gamma, for_beta] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
+            assert_close(&norm.forward(&x), &output, vectors);
+            assert_close(&for_x, &gradient, vectors);
+            assert_close(&for_gamma, &[-2.695109, 0.7256062, -3.820336, -2.978529], vectors);
+            assert_close(&for_beta, &[3.0, -0.5, 4.0, -1.9], vectors);
+        });
     }
 }

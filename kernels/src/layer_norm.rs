@@ -129,38 +129,6 @@ multiversion!(
 mod tests {
     use super::*;
     use crate::tests::{assert_close, everywhere, noise};
-    use proptest::prelude::*;
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-
-        #[test]
-        fn rms_norm_equals_plain_loops((rows, width) in (0..150_usize, 1..40_usize)) {
-            let (x, gamma, gradient) = (noise(1, rows * width), noise(2, width), noise(3, rows * width));
-            let epsilon = 1e-3;
-            let (mut output, mut for_x, mut for_gamma) = (Vec::new(), Vec::new(), vec![0.0; width]);
-            for (x, gradient) in x.chunks(width).zip(gradient.chunks(width)) {
-                let [x, gradient] = [x, gradient].map(|row| row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
-                let square = x.iter().map(|x| x * x).sum::<f64>() / width as f64 + f64::from(epsilon);
-                let along: f64 = (0..width).map(|at| gradient[at] * f64::from(gamma[at]) * x[at]).sum();
-                for at in 0..width {
-                    let normalised = x[at] / square.sqrt();
-                    output.push(normalised * f64::from(gamma[at]));
-                    for_gamma[at] += gradient[at] * normalised;
-                    let through = x[at] * along / square / width as f64;
-                    for_x.push((gradient[at] * f64::from(gamma[at]) - through) / square.sqrt());
-                }
-            }
-            everywhere(|vectors| {
-                let norm = LayerNorm { gamma: &gamma, beta: &[], epsilon, centred: false };
-                let [ours, our_gamma, _] = norm.backward(&x, &gradient);
-                let what = format!("{rows} × {width}, {vectors}");
-                assert_close(&norm.forward(&x), &output, &what);
-                assert_close(&ours, &for_x, &what);
-                assert_close(&our_gamma, &for_gamma, &what);
-            });
-        }
-    }
 
     #[test]
     fn nan_affects_its_row_in_rms_norm() {
@@ -179,17 +147,13 @@ mod tests {
     fn rms_norm_equals_pytorchs() {
         let norm = LayerNorm { gamma: &[0.5, -1.0, 2.0], beta: &[], epsilon: 0.1, centred: false };
         let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0];
-        let [for_x, for_gamma, _] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
-        assert_close(
-            &norm.forward(&x),
-            &[0.3676073, 1.470429, 0.7352146, 0.8095306, 0.0, -1.079374],
-            "output",
-        );
-        assert_close(
-            &for_x,
-            &[-0.09604155, -0.5431315, -1.702254, 0.9601714, -0.5396871, 2.963039],
-            "gradient of x",
-        );
-        assert_close(&for_gamma, &[1.544745, -2.940858, -1.986669], "gradient of gamma");
+        let output = [0.3676073, 1.470429, 0.7352146, 0.8095306, 0.0, -1.079374];
+        let gradient = [-0.09604155, -0.5431315, -1.702254, 0.9601714, -0.5396871, 2.963039];
+        everywhere(|vectors| {
+            let [for_x, for_gamma, _] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
+            assert_close(&norm.forward(&x), &output, vectors);
+            assert_close(&for_x, &gradient, vectors);
+            assert_close(&for_gamma, &[1.544745, -2.940858, -1.986669], vectors);
+        });
     }
 }

@@ -54,5 +54,3 @@ pub mod silu;
 mod simd;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod thread_tests;

@@ -1,36 +1,67 @@
 //! Recurrent layers and attention compared with Burn's.
 
-use super::tests::{compare, device, random, results, same_settings};
+use super::tests::{compare, device, random, same_settings};
 use super::{attention::*, transformer::*, *};
-use crate::tests::read;
+use crate::tests::{read, results};
 use burn::module::Module;
 use burn::nn;
 use burn::tensor::{Bool, Tensor};
+use proptest::prelude::*;
+
+/// Compares LSTMs with Burn's, with and without an initial state.
+fn compare_lstms([batch, time, inputs, hidden]: [usize; 4], bias: bool, reverse: bool) {
+    let ours = LstmConfig::new(inputs, hidden, bias).with_reverse(reverse);
+    let burns = nn::LstmConfig::new(inputs, hidden, bias).with_reverse(reverse);
+    same_settings(&ours, &burns);
+    let both = (ours.init(&device()), burns.init(&device()));
+    for state in [None, Some(LstmState::new(random([batch, hidden]), random([batch, hidden])))] {
+        // The final states count twice, so that each has a gradient of its own.
+        let whole = |(output, LstmState { cell, hidden }): (Tensor<3>, LstmState<2>)| {
+            Tensor::cat(vec![output, cell.unsqueeze_dim(1), hidden.unsqueeze_dim(1) * 2.0], 1)
+        };
+        compare(
+            both.clone(),
+            random([batch, time, inputs]),
+            |m, x| whole(m.forward(x, state.clone())),
+            |m, x| whole(m.forward(x, state.clone())),
+        );
+    }
+}
+
+/// Compares GRUs with Burn's, with and without an initial state.
+fn compare_grus([batch, time, inputs, hidden]: [usize; 4], bias: bool, reset_after: bool) {
+    let ours = GruConfig::new(inputs, hidden, bias).with_reset_after(reset_after);
+    let burns = nn::GruConfig::new(inputs, hidden, bias).with_reset_after(reset_after);
+    same_settings(&ours, &burns);
+    let both = (ours.init(&device()), burns.init(&device()));
+    for state in [None, Some(random([batch, hidden]))] {
+        compare(
+            both.clone(),
+            random([batch, time, inputs]),
+            |m, x| m.forward(x, state.clone()),
+            |m, x| m.forward(x, state.clone()),
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn recurrent_layers_equal_those_of_burn(
+        sizes in [1..20_usize, 1..6, 1..10, 1..24],
+        (bias, reverse) in any::<(bool, bool)>(),
+    ) {
+        compare_lstms(sizes, bias, reverse);
+        compare_grus(sizes, bias, true);
+    }
+}
 
 #[test]
-fn lstms_equal_those_of_burn() {
-    for (batch, time, bias) in [(3, 7, true), (70, 2, false), (1, 1, true)] {
-        for reverse in [false, true] {
-            let ours = LstmConfig::new(5, 19, bias).with_reverse(reverse);
-            let burns = nn::LstmConfig::new(5, 19, bias).with_reverse(reverse);
-            same_settings(&ours, &burns);
-            let both = (ours.init(&device()), burns.init(&device()));
-            let state = || Some(LstmState::new(random([batch, 19]), random([batch, 19])));
-            let state = [None, state()];
-            for state in state {
-                // The final states count twice, so that each has a gradient of its own.
-                let whole = |(output, LstmState { cell, hidden }): (Tensor<3>, LstmState<2>)| {
-                    Tensor::cat(vec![output, cell.unsqueeze_dim(1), hidden.unsqueeze_dim(1) * 2.0], 1)
-                };
-                compare(
-                    both.clone(),
-                    random([batch, time, 5]),
-                    |m, x| whole(m.forward(x, state.clone())),
-                    |m, x| whole(m.forward(x, state.clone())),
-                );
-            }
-        }
-    }
+fn large_batches_and_the_other_reset_gate_equal_those_of_burn() {
+    compare_lstms([70, 2, 5, 19], false, false);
+    compare_grus([70, 2, 5, 19], false, true);
+    compare_grus([2, 3, 5, 19], true, false);
 }
 
 #[test]
@@ -45,24 +76,6 @@ fn lstms_with_other_settings_equal_those_of_burn() {
     for (ours, burns) in cases {
         let both = (ours.init(&device()), burns.init(&device()));
         compare(both, random([5, 3, 4]), |m, x| m.forward(x, None).0, |m, x| m.forward(x, None).0);
-    }
-}
-
-#[test]
-fn grus_equal_those_of_burn() {
-    for (batch, time, bias, reset_after) in [(3, 7, true, true), (70, 2, false, true), (2, 3, true, false)] {
-        let ours = GruConfig::new(5, 19, bias).with_reset_after(reset_after);
-        let burns = nn::GruConfig::new(5, 19, bias).with_reset_after(reset_after);
-        same_settings(&ours, &burns);
-        let both = (ours.init(&device()), burns.init(&device()));
-        for state in [None, Some(random([batch, 19]))] {
-            compare(
-                both.clone(),
-                random([batch, time, 5]),
-                |m, x| m.forward(x, state.clone()),
-                |m, x| m.forward(x, state.clone()),
-            );
-        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Layers compared with Burn's: what visitors see, records in both directions, outputs, gradients and settings.
 
 use super::{conv::*, loss::*, pool::*, *};
-use crate::tests::{read, with_threads};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
+use crate::tests::{everywhere, read, results, same_for_every_number_of_threads};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use proptest::prelude::*;
 use std::fmt::Display;
 
 pub(super) fn device() -> Device {
@@ -36,40 +37,30 @@ fn seen(module: &impl Module) -> Vec<String> {
     log.0
 }
 
-/// Output and gradients of the input and all parameters.
-pub(super) fn results<M: Module, const A: usize, const B: usize>(
-    module: &M,
-    x: &Tensor<A>,
-    forward: impl Fn(&M, Tensor<A>) -> Tensor<B>,
-) -> Vec<Vec<f32>> {
-    struct Collect<'a>(&'a Gradients, Vec<Vec<f32>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1.extend(param.val().grad(self.0).map(read));
-        }
-    }
-    let x = x.clone().require_grad();
-    let output = forward(module, x.clone());
-    // A different gradient for every value.
-    let gradients = (output.clone() * output.clone().detach().sin()).sum().backward();
-    let mut collect = Collect(&gradients, vec![read(output)]);
-    collect.1.extend(x.grad(&gradients).map(read));
-    module.visit(&mut collect);
-    collect.1
-}
-
-fn assert_close(ours: &[Vec<f32>], burns: &[Vec<f32>]) {
+fn assert_close(ours: &[Vec<f32>], burns: &[Vec<f32>], what: &str) {
     assert_eq!(ours.len(), burns.len(), "gradients");
     for (at, (ours, burns)) in ours.iter().zip(burns).enumerate() {
         assert_eq!(ours.len(), burns.len(), "values of result {at}");
         let scale = burns.iter().fold(1.0f32, |most, value| most.max(value.abs()));
         for (ours, burns) in ours.iter().zip(burns) {
-            assert!((ours - burns).abs() <= 2e-5 * scale, "result {at}: {ours} is not {burns}");
+            assert!((ours - burns).abs() <= 2e-5 * scale, "result {at}, {what}: {ours} is not {burns}");
         }
     }
 }
 
-/// Compares a layer with Burn's of the same settings.
+/// Changes all parameters, because some begin with ones or zeros.
+struct Vary;
+
+impl ModuleMapper for Vary {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| {
+            let change = tensor.random_like(Distribution::Normal(0.0, 0.1));
+            (tensor + change).detach().require_grad()
+        })
+    }
+}
+
+/// Compares a layer with Burn's of the same settings, for every vector width.
 pub(super) fn compare<M: Module + Sync, N: Module, const A: usize, const B: usize>(
     (ours, burns): (M, N),
     x: Tensor<A>,
@@ -78,13 +69,13 @@ pub(super) fn compare<M: Module + Sync, N: Module, const A: usize, const B: usiz
 ) {
     assert_eq!(seen(&ours), seen(&burns));
     assert_eq!(ours.num_params(), burns.num_params());
+    let burns = burns.map(&mut Vary);
     let ours = ours.load_record(burns.clone().into_record());
     let expected = results(&burns, &x, &burns_forward);
-    let result = with_threads(1, || results(&ours, &x, &forward));
-    assert_close(&result, &expected);
-    let bits = |results: Vec<Vec<f32>>| results.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    let three = with_threads(3, || results(&ours, &x, &forward));
-    assert!(bits(result) == bits(three), "bit-identical for every number of threads");
+    everywhere(|width| assert_close(&results(&ours, &x, &forward), &expected, width));
+    same_for_every_number_of_threads(|| {
+        results(&ours, &x, &forward).concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    });
     let back = burns.load_record(ours.into_record());
     assert!(results(&back, &x, burns_forward) == expected, "the same weights in Burn's layer");
 }
@@ -111,11 +102,15 @@ fn linear_layers_equal_those_of_burn() {
     compare!(LinearConfig, new(37, 19), random([11, 37]));
     compare!(LinearConfig, new(37, 19), random([3, 5, 37]));
     compare!(LinearConfig, new(64, 300).with_bias(false), random([130, 64]));
+    // Transposes a gradient.
+    compare!(LinearConfig, new(40, 301), random([19, 40]));
+    // Adds the bias, and sums its gradient, in several parts.
+    compare!(LinearConfig, new(40, 301), random([300, 40]));
     // Its weights are not contiguous, and Burn cannot load its records before it is used.
     let transposed = burn::nn::LinearConfig::new(8, 5).with_layout(LinearLayout::Col).init(&device());
     let x = random([2, 2, 3, 8]);
     let ours = results(&Linear(transposed.clone()), &x, |m, x| m.forward(x));
-    assert_close(&ours, &results(&transposed, &x, |m, x| m.forward(x)));
+    assert_close(&ours, &results(&transposed, &x, |m, x| m.forward(x)), "transposed");
 }
 
 #[test]
@@ -193,16 +188,36 @@ fn activation_functions_propagate_nan_and_infinities() {
     assert!(silu[0].is_nan() && silu[1] == f32::INFINITY && silu[3].abs() < 1e-30, "{silu:?}");
 }
 
-#[test]
-fn cross_entropy_equals_that_of_burn() {
-    let targets = Tensor::<1, Int>::from_ints([3, 0, 6, 2, 2], &device());
-    for smoothing in [None, Some(0.1)] {
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn normalisation_of_any_shape_equals_that_of_burn(
+        (rows, groups, of_group, positions) in (1..150_usize, 1..4_usize, 1..4_usize, 1..40_usize),
+        affine in any::<bool>(),
+    ) {
+        // The gradient of a few values with almost no variance would amplify rounding.
+        let (channels, epsilon) = (groups * of_group, 1e-2);
+        compare!(LayerNormConfig, new(positions).with_bias(affine).with_epsilon(epsilon), random([rows, positions]));
+        compare!(RmsNormConfig, new(positions).with_epsilon(epsilon), random([rows, positions]));
+        let images = random([rows % 5 + 3, channels, positions]);
+        compare!(GroupNormConfig, new(groups, channels).with_affine(affine).with_epsilon(epsilon), images);
+    }
+
+    #[test]
+    fn cross_entropy_equals_that_of_burn(
+        (batch, classes) in (1..40_usize, 1..70_usize),
+        (smoothing, offset) in
+            prop::sample::select(&[(None, 0.0), (Some(0.1), 0.0), (None, -200.0), (Some(1.0), 90.0)]),
+    ) {
+        let targets = (0..batch).map(|row| (row * 7 % classes) as i64).collect::<Vec<_>>();
+        let targets = Tensor::<1, Int>::from_ints(&targets[..], &device());
         let ours = CrossEntropyLossConfig::new().with_smoothing(smoothing);
         let burns = burn::nn::loss::CrossEntropyLossConfig::new().with_smoothing(smoothing);
         same_settings(&ours, &burns);
         let both = (ours.init(&device()), burns.init(&device()));
         let forward = |m: &CrossEntropyLoss, x| m.forward(x, targets.clone());
-        compare(both, random([5, 7]), forward, |m, x| m.forward(x, targets.clone()));
+        compare(both, random([batch, classes]) * 10.0 + offset, forward, |m, x| m.forward(x, targets.clone()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Comparison of the kernel with Burn's convolution over shapes, paddings and dilations.
 
 use super::*;
-use crate::tests::{assert_close, read, same_for_every_number_of_threads};
+use crate::tests::{assert_close, everywhere, read, results, same_for_every_number_of_threads};
 use burn::module::Param;
 use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, TensorData};
@@ -48,19 +48,6 @@ fn cases() -> impl Strategy<Value = Case> {
         })
 }
 
-/// Output, and gradients of input, weight and bias.
-fn run(layer: &Conv2d, x: &Tensor<4>, operation: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<f32>> {
-    let x = x.clone().require_grad();
-    let output = operation(x.clone());
-    // A different gradient for every value.
-    let loss = (output.clone() * output.clone().detach().sin()).sum();
-    let gradients = loss.backward();
-    let mut results = vec![read(output), read(x.grad(&gradients).expect("of x"))];
-    results.push(read(layer.weight.val().grad(&gradients).expect("of weight")));
-    results.extend(layer.bias.as_ref().map(|bias| read(bias.val().grad(&gradients).expect("of bias"))));
-    results
-}
-
 fn layer(case: Case, device: &Device) -> Conv2d {
     let [[top, bottom], [left, right]] = case.padding;
     Conv2dConfig::new([case.image[1], case.filters], case.kernel)
@@ -71,36 +58,74 @@ fn layer(case: Case, device: &Device) -> Conv2d {
         .init(device)
 }
 
+/// Compares outputs and gradients with those of Burn, for every vector width.
+fn assert_equals_burns(case: Case, with_relu: bool) {
+    let device = Device::flex().autodiff();
+    let layer = layer(case, &device);
+    let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+    assert!(covered(&layer, &x).is_some(), "{case:?} is not covered");
+    let forward = |layer: &Conv2d, x| if with_relu { conv_relu(layer, x) } else { conv(layer, x) };
+    let theirs = results(&layer, &x, |layer, x| {
+        let output = layer.forward(x);
+        if with_relu { relu(output) } else { output }
+    });
+    everywhere(|width| {
+        let ours = results(&layer, &x, forward);
+        assert_eq!(ours.len(), theirs.len());
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_close(ours, theirs, &format!("{case:?}, {width}"));
+        }
+    });
+}
+
+/// Compares a convolution and pooling in one operation with two operations, to the bit and for every vector width.
+fn assert_fused_pooling_is_equal(case: Case, kernel: [usize; 2]) {
+    let device = Device::flex().autodiff();
+    let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
+    let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+    let output = covered(&layer, &x).expect("covered").outputs();
+    if (0..2).all(|axis| output[2 + axis] >= kernel[axis]) {
+        everywhere(|width| {
+            let at_once = results(&layer, &x, |layer, x| conv_relu_max_pool(layer, &pool, x));
+            let separate = results(&layer, &x, |layer, x| relu_max_pool(&pool, conv(layer, x)));
+            assert!(at_once == separate, "{case:?}, {width}");
+        });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn output_and_gradients_equal_those_of_burn(case in cases(), with_relu in any::<bool>()) {
-        let device = Device::flex().autodiff();
-        let layer = layer(case, &device);
-        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-        prop_assert!(covered(&layer, &x).is_some(), "{case:?} is not covered");
-        let (ours, theirs) = if with_relu {
-            (run(&layer, &x, |x| conv_relu(&layer, x)), run(&layer, &x, |x| relu(layer.forward(x))))
-        } else {
-            (run(&layer, &x, |x| conv(&layer, x)), run(&layer, &x, |x| layer.forward(x)))
-        };
-        prop_assert_eq!(ours.len(), theirs.len());
-        for (ours, theirs) in ours.iter().zip(&theirs) {
-            assert_close(ours, theirs, &format!("{case:?}"));
-        }
+        assert_equals_burns(case, with_relu);
     }
 
-    /// Bit-identical, so that either path can be used.
     #[test]
     fn fused_pooling_equals_separate_pooling(case in cases(), kernel in prop_oneof![Just([2, 2]), Just([3, 1])]) {
-        let device = Device::flex().autodiff();
-        let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
-        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-        let output = covered(&layer, &x).expect("covered").outputs();
-        prop_assume!((0..2).all(|axis| output[2 + axis] >= kernel[axis]));
-        let at_once = run(&layer, &x, |x| conv_relu_max_pool(&layer, &pool, x));
-        prop_assert_eq!(at_once, run(&layer, &x, |x| relu_max_pool(&pool, conv(&layer, x))));
+        assert_fused_pooling_is_equal(case, kernel);
+    }
+}
+
+#[test]
+fn convolutions_by_every_algorithm_equal_those_of_burn() {
+    for (image, filters, kernel, padding, dilation) in [
+        ([2, 3, 26, 26], 10, [3, 3], [0, 0], [1, 1]),
+        ([1, 1, 28, 28], 33, [3, 3], [1, 1], [1, 1]),
+        ([9, 2, 5, 7], 3, [2, 3], [1, 2], [1, 2]),
+        ([3, 4, 1, 1], 5, [1, 1], [0, 0], [1, 1]),
+        // Winograd: whole and incomplete tiles, rows longer than a vector and shorter than the padding.
+        ([2, 16, 26, 26], 33, [3, 3], [0, 0], [1, 1]),
+        ([9, 29, 5, 8], 18, [3, 3], [1, 2], [1, 1]),
+        ([1, 32, 9, 45], 16, [3, 3], [2, 0], [1, 1]),
+        ([1, 33, 8, 45], 16, [3, 3], [2, 1], [1, 1]),
+        ([1, 32, 1, 1], 16, [3, 3], [2, 2], [1, 1]),
+    ] {
+        let padding = padding.map(|zeros| [zeros; 2]);
+        let case = Case { image, filters, kernel, padding, dilation, ..PLAIN };
+        assert_equals_burns(case, false);
+        assert_equals_burns(case, true);
+        assert_fused_pooling_is_equal(case, [2, 2]);
     }
 }
 
@@ -114,8 +139,7 @@ fn results_are_bit_identical_for_every_number_of_threads() {
         let layer = layer(case, &device);
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
         same_for_every_number_of_threads(|| {
-            let results = run(&layer, &x, |x| conv_relu(&layer, x));
-            results.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>()
+            results(&layer, &x, conv_relu).concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
         });
     }
 }
