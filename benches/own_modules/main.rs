@@ -51,6 +51,7 @@ enum Net {
     Gru,
     Encoder,
     Autoencoder,
+    Mobile,
 }
 
 /// A network, its optimizer, and the rest of a measurement.
@@ -114,6 +115,8 @@ macro_rules! measure {
             Net::Encoder => {
                 run.time($of::Encoder::new, $of::adam(), [batch, 64, 128], move |net, x| loss(net.forward(x)))
             }
+            Net::Mobile => run
+                .time($of::Mobile::new, $of::adam(), [batch, 3, 64, 64], move |net, x| loss(net.forward(x))),
             Net::Autoencoder => run.time($of::Autoencoder::new, $of::adam(), [batch, 1, 28, 28], |net, x| {
                 MseLoss::new().forward(net.forward(x.clone()), x, Reduction::Mean)
             }),

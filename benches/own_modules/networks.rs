@@ -9,10 +9,11 @@ macro_rules! networks {
             use burn::tensor::{Device, Int, Tensor};
             use $($nn)::+::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
             use $($nn)::+::loss::CrossEntropyLossConfig;
-            use $($nn)::+::pool::{MaxPool2d, MaxPool2dConfig};
+            use $($nn)::+::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig};
             use $($nn)::+::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
             use $($nn)::+::{
-                Dropout, DropoutConfig, Gru, GruConfig, Linear, LinearConfig, Lstm, LstmConfig, Relu,
+                BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Gru, GruConfig, Linear, LinearConfig, Lstm,
+                LstmConfig, Relu,
             };
             use $($optim)::+::AdamConfig;
 
@@ -160,6 +161,52 @@ macro_rules! networks {
                     let x = relu.forward(second.forward(relu.forward(first.forward(x))));
                     let [first, second] = &self.up;
                     second.forward(relu.forward(first.forward(x)))
+                }
+            }
+
+            /// Convolution, BatchNorm and ReLU.
+            #[derive(Module, Debug)]
+            pub struct Block {
+                conv: Conv2d,
+                norm: BatchNorm,
+            }
+
+            impl Block {
+                fn new(channels: [usize; 2], kernel: usize, stride: usize, groups: usize, device: &Device) -> Self {
+                    let side = kernel / 2;
+                    let config = Conv2dConfig::new(channels, [kernel, kernel]).with_stride([stride, stride]);
+                    let config = config.with_padding(burn::nn::PaddingConfig2d::Explicit(side, side, side, side));
+                    let conv = config.with_groups(groups).with_bias(false).init(device);
+                    Self { conv, norm: BatchNormConfig::new(channels[1]).init(device) }
+                }
+
+                fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+                    Relu::new().forward(self.norm.forward(self.conv.forward(x)))
+                }
+            }
+
+            /// Depthwise separable convolutions, as in MobileNet.
+            #[derive(Module, Debug)]
+            pub struct Mobile {
+                blocks: Vec<Block>,
+                pool: AdaptiveAvgPool2d,
+                output: Linear,
+            }
+
+            impl Mobile {
+                pub fn new(device: &Device) -> Self {
+                    let mut blocks = vec![Block::new([3, 32], 3, 2, 1, device)];
+                    for (from, to, stride) in [(32, 64, 1), (64, 128, 2), (128, 128, 1)] {
+                        blocks.push(Block::new([from, from], 3, stride, from, device));
+                        blocks.push(Block::new([from, to], 1, 1, 1, device));
+                    }
+                    let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
+                    Self { blocks, pool, output: LinearConfig::new(128, 10).init(device) }
+                }
+
+                pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
+                    let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
+                    self.output.forward(self.pool.forward(x).flatten(1, 3))
                 }
             }
         }

@@ -1,6 +1,6 @@
 """Step time of the networks of benches/own_modules in PyTorch (CPU, eager or with torch.compile).
 
-python3 own_modules.py mlp|cnn|lstm|gru|encoder|autoencoder THREADS STEPS [compile]
+python3 own_modules.py mlp|cnn|lstm|gru|encoder|autoencoder|mobile THREADS STEPS [compile]
 """
 
 import sys
@@ -53,6 +53,17 @@ def autoencoder():
     return nn.Sequential(*down, *up), [1, 28, 28]
 
 
+def mobile():
+    def block(channels, filters, kernel, stride, groups):
+        convolution = nn.Conv2d(channels, filters, kernel, stride, kernel // 2, groups=groups, bias=False)
+        return [convolution, nn.BatchNorm2d(filters), nn.ReLU()]
+
+    layers = block(3, 32, 3, 2, 1)
+    for channels, filters, stride in [(32, 64, 1), (64, 128, 2), (128, 128, 1)]:
+        layers += block(channels, channels, 3, stride, channels) + block(channels, filters, 1, 1, 1)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)), [3, 64, 64]
+
+
 NETWORKS = {
     "mlp": mlp,
     "cnn": cnn,
@@ -60,6 +71,7 @@ NETWORKS = {
     "gru": lambda: (Last(nn.GRU(28, 128, batch_first=True)), [28, 28]),
     "encoder": lambda: (Encoder(), [64, 128]),
     "autoencoder": autoencoder,
+    "mobile": mobile,
 }
 
 

@@ -9,6 +9,7 @@
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
 
 mod bias;
+mod depthwise;
 mod forward;
 mod geometry;
 mod padded;
@@ -18,6 +19,7 @@ mod weights;
 mod winograd;
 
 pub use bias::{add_bias, channel_sums};
+pub use depthwise::Depthwise;
 pub use source::{Gradient, Pooled, Whole};
 
 use crate::pool::{self, Windows};

@@ -9,7 +9,7 @@ use super::operation as operations;
 use super::padding::padding;
 use super::pool::{relu_max_pool, side_by_side};
 use super::relu;
-use crate::conv::Shape;
+use crate::conv::{Depthwise, Shape};
 use crate::host_tensor::is_flex;
 use burn::module::Param;
 use burn::nn::{
@@ -22,14 +22,13 @@ use operation::{Convolution, Epilogue, Transposed};
 
 /// Computes `layer.forward(x)`.
 ///
-/// The kernels support one group. 16-bit images are convolved in f32; the result has their type. Burn adds the gradient of
-/// an f16 weight in f16.
+/// 16-bit images are convolved in f32; the result has their type. Burn adds the gradient of an f16 weight in f16.
 ///
 /// With a kernel of 3 × 3, stride 1 and many channels (Winograd), a NaN or infinite input makes other outputs of the same
-/// 2 × 2 tile NaN as well.
+/// 2 × 2 tile NaN as well. With a group for each channel, it may make other gradients NaN.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Nothing }),
+        Some(kernel) => kernel.run(x, layer.weight.val(), layer.bias.as_ref()),
         None => layer.forward(x),
     }
 }
@@ -37,8 +36,8 @@ pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// Computes `relu(layer.forward(x))`; see [`conv`].
 pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Relu }),
-        None => relu(layer.forward(x)),
+        Some(Kernel::Whole(shape)) => run(layer, x, Convolution { shape, epilogue: Epilogue::Relu }),
+        _ => relu(conv(layer, x)),
     }
 }
 
@@ -46,13 +45,12 @@ pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 ///
 /// It is one operation if the windows are 2 × 2 with stride 2.
 pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    let both = (pool.kernel_size == [2, 2] && side_by_side(pool))
-        .then(|| covered(layer, &x))
-        .flatten()
-        .filter(|shape| shape.outputs()[2..].iter().all(|&length| length > 1));
-    match both {
-        Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Pooled }),
-        None => relu_max_pool(pool, conv(layer, x)),
+    let covers = pool.kernel_size == [2, 2] && side_by_side(pool);
+    match covers.then(|| covered(layer, &x)).flatten() {
+        Some(Kernel::Whole(shape)) if shape.outputs()[2..].iter().all(|&length| length > 1) => {
+            run(layer, x, Convolution { shape, epilogue: Epilogue::Pooled })
+        }
+        _ => relu_max_pool(pool, conv(layer, x)),
     }
 }
 
@@ -70,13 +68,14 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
         padding: &padding,
     };
     let ([batch, channels, length], [filters, inputs, taps]) = (x.dims(), layer.weight.dims());
-    let shape = setting.shape([batch, channels, 1, length], [filters, inputs, 1, taps]);
-    let Some(shape) = shape.filter(|_| is_covered(&x, &layer.weight)) else {
-        return layer.forward(x);
-    };
-    let weight = layer.weight.val().unsqueeze_dim(2);
-    let operation = Convolution { shape, epilogue: Epilogue::Nothing };
-    in_f32(operation, x.unsqueeze_dim(2), weight, layer.bias.as_ref()).squeeze_dim(2)
+    let kernel = setting.kernel([batch, channels, 1, length], [filters, inputs, 1, taps]);
+    match kernel.filter(|_| is_covered(&x, &layer.weight)) {
+        Some(kernel) => {
+            let (x, weight) = (x.unsqueeze_dim(2), layer.weight.val().unsqueeze_dim(2));
+            kernel.run(x, weight, layer.bias.as_ref()).squeeze_dim(2)
+        }
+        None => layer.forward(x),
+    }
 }
 
 /// Computes `layer.forward(x)`.
@@ -84,13 +83,17 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 /// The kernel supports one group and an additional output padding smaller than the stride. 16-bit tensors as in [`conv`].
 pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
     match covered_transposed(layer, &x) {
-        Some(shape) => in_f32(Transposed(shape), x, layer.weight.val(), layer.bias.as_ref()),
+        Some(shape) => in_f32(Transposed(shape), x, layer.weight.val(), value(layer.bias.as_ref())),
         None => layer.forward(x),
     }
 }
 
 fn run(layer: &Conv2d, x: Tensor<4>, operation: Convolution) -> Tensor<4> {
-    in_f32(operation, x, layer.weight.val(), layer.bias.as_ref())
+    in_f32(operation, x, layer.weight.val(), value(layer.bias.as_ref()))
+}
+
+fn value(bias: Option<&Param<Tensor<1>>>) -> Option<Tensor<1>> {
+    bias.map(|bias| bias.val())
 }
 
 /// The operation in f32; the result has the type of `x`.
@@ -98,10 +101,10 @@ fn in_f32(
     operation: impl operations::Operation<3, 2>,
     x: Tensor<4>,
     weight: Tensor<4>,
-    bias: Option<&Param<Tensor<1>>>,
+    bias: Option<Tensor<1>>,
 ) -> Tensor<4> {
     let (f32, dtype) = (FloatDType::F32, FloatDType::from(x.dtype()));
-    let bias = bias.map_or_else(|| no_bias(&weight.device()), |bias| bias.val());
+    let bias = bias.unwrap_or_else(|| no_bias(&weight.device()));
     if dtype == f32 {
         return operations::run(operation, [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()]);
     }
@@ -119,20 +122,68 @@ struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// The convolution of these images and weights, if the kernels support it.
-    fn shape(&self, images: [usize; 4], weights: [usize; 4]) -> Option<Shape> {
-        let ([_, _, size @ ..], [_, _, kernel @ ..]) = (images, weights);
-        let padding = padding(self.padding, size, kernel, self.stride);
-        let one_group = self.groups == 1;
-        one_group.then(|| Shape::new(images, weights, padding, self.stride, self.dilation)).flatten()
+    /// The kernel for these images and weights, if there is one.
+    fn kernel(&self, images: [usize; 4], weights: [usize; 4]) -> Option<Kernel> {
+        let ([batch, channels, size @ ..], [filters, inputs, kernel @ ..]) = (images, weights);
+        let Self { stride, dilation, groups, .. } = *self;
+        let padding = padding(self.padding, size, kernel, stride);
+        if groups == 1 {
+            return Shape::new(images, weights, padding, stride, dilation).map(Kernel::Whole);
+        }
+        if groups == channels && inputs == 1 {
+            return Depthwise::new(images, weights, padding, stride, dilation).map(Kernel::Depthwise);
+        }
+        let divided = groups > 0 && channels == groups * inputs && filters.is_multiple_of(groups);
+        if !divided {
+            return None;
+        }
+        let ([height, width], [rows, columns]) = (size, kernel);
+        let (images, weights) = ([batch, inputs, height, width], [filters / groups, inputs, rows, columns]);
+        let shape = Shape::new(images, weights, padding, stride, dilation)?;
+        Some(Kernel::Groups { shape, groups })
     }
 }
 
-/// The shape, if the kernels support it.
-fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Shape> {
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug)]
+enum Kernel {
+    Whole(Shape),
+    Depthwise(Depthwise),
+    /// A convolution of `shape` for each group.
+    Groups {
+        shape: Shape,
+        groups: usize,
+    },
+}
+
+impl Kernel {
+    fn run(self, x: Tensor<4>, weight: Tensor<4>, bias: Option<&Param<Tensor<1>>>) -> Tensor<4> {
+        let bias = value(bias);
+        match self {
+            Kernel::Whole(shape) => {
+                in_f32(Convolution { shape, epilogue: Epilogue::Nothing }, x, weight, bias)
+            }
+            Kernel::Depthwise(shape) => in_f32(shape, x, weight, bias),
+            Kernel::Groups { shape, groups } => {
+                let convolution = Convolution { shape, epilogue: Epilogue::Nothing };
+                let [filters, inputs, ..] = shape.weights();
+                let group = |group: usize| {
+                    let x = x.clone().narrow(1, group * inputs, inputs);
+                    let weight = weight.clone().narrow(0, group * filters, filters);
+                    let bias = bias.clone().map(|bias| bias.narrow(0, group * filters, filters));
+                    in_f32(convolution, x, weight, bias)
+                };
+                Tensor::cat((0..groups).map(group).collect(), 1)
+            }
+        }
+    }
+}
+
+/// The kernel for a layer, if there is one.
+fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Kernel> {
     let Conv2d { stride, dilation, groups, ref padding, .. } = *layer;
     let setting = Setting { stride, dilation, groups, padding };
-    is_covered(x, &layer.weight).then(|| setting.shape(x.dims(), layer.weight.dims())).flatten()
+    is_covered(x, &layer.weight).then(|| setting.kernel(x.dims(), layer.weight.dims())).flatten()
 }
 
 /// The shape of the convolution whose output has the shape of `x`, if the kernels support it.
@@ -150,8 +201,11 @@ fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
     };
     let images = [batch, filters, length(0, height, rows, top)?, length(1, width, columns, left)?];
     let padding = PaddingConfig2d::Explicit(top, left, top, left);
-    let shape = Setting { stride, dilation, groups, padding: &padding }.shape(images, weights)?;
-    (shape.outputs() == x.dims()).then_some(shape)
+    let setting = Setting { stride, dilation, groups, padding: &padding };
+    match setting.kernel(images, weights)? {
+        Kernel::Whole(shape) if shape.outputs() == x.dims() => Some(shape),
+        _ => None,
+    }
 }
 
 /// Whether devices and types are those of the kernels.

@@ -1,7 +1,7 @@
 //! Convolution and its gradients.
 
 use super::super::operation::Operation;
-use crate::conv::{self, Gradient, Pooled, Shape, Whole};
+use crate::conv::{self, Depthwise, Gradient, Pooled, Shape, Whole};
 use crate::host_tensor::{Host, tensor, values};
 use std::sync::Arc;
 
@@ -102,6 +102,23 @@ impl Operation<3, 2> for Transposed {
         let [_, channels, height, width] = shape.inputs();
         let for_bias =
             wanted[2].then(|| tensor(conv::channel_sums(grad, channels, height * width), [channels]));
+        [for_x, for_weight, for_bias]
+    }
+}
+
+impl Operation<3, 2> for Depthwise {
+    type Saved = ();
+
+    fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, ()) {
+        (tensor(Depthwise::forward(self, values(&x), values(&weight), values(&bias)), self.outputs()), ())
+    }
+
+    fn backward(&self, [x, weight]: [Host; 2], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+        let ([_, filters, height, width], grad) = (self.outputs(), values(&grad));
+        let for_x = wanted[0].then(|| tensor(self.input_gradient(values(&weight), grad), self.inputs()));
+        let for_weight = wanted[1].then(|| tensor(self.weight_gradient(values(&x), grad), self.weights()));
+        let for_bias =
+            wanted[2].then(|| tensor(conv::channel_sums(grad, filters, height * width), [filters]));
         [for_x, for_weight, for_bias]
     }
 }

@@ -16,6 +16,7 @@ struct Case {
     padding: [[usize; 2]; 2],
     dilation: [usize; 2],
     stride: [usize; 2],
+    groups: usize,
     bias: bool,
 }
 
@@ -27,6 +28,7 @@ const PLAIN: Case = Case {
     padding: [[0; 2]; 2],
     dilation: [1, 1],
     stride: [1, 1],
+    groups: 1,
     bias: true,
 };
 
@@ -34,17 +36,26 @@ fn cases() -> impl Strategy<Value = Case> {
     // Many 3 × 3 kernels, because they use the Winograd path.
     let kernel = prop_oneof![Just([3, 3]), [1..=4usize, 1..=4]];
     let spread = prop_oneof![Just(([1, 1], [1, 1])), ([1..=2usize, 1..=3], [1..=3usize, 1..=4]),];
-    let sides = prop_oneof![(1..=5usize, 1..=40usize), (16..=36usize, 32..=40usize)];
+    // Channels, filters and groups.
+    let sides = prop_oneof![
+        2 => (1..=5usize, 1..=40usize, Just(1usize)),
+        1 => (16..=36usize, 32..=40usize, Just(1usize)),
+        1 => (1..=6usize, 1..=2usize).prop_map(|(groups, more)| (groups, groups * more, groups)),
+        1 => (1..=3usize, 2..=4usize, 1..=5usize).prop_map(|(groups, inputs, outputs)| {
+            (groups * inputs, groups * outputs, groups)
+        }),
+    ];
     (1..=10usize, sides, kernel, spread, any::<bool>())
-        .prop_flat_map(|(batch, (channels, filters), kernel, (dilation, stride), bias)| {
+        .prop_flat_map(|(batch, (channels, filters, groups), kernel, (dilation, stride), bias)| {
             let reach = [0, 1].map(|axis| dilation[axis] * (kernel[axis] - 1));
             let sizes = reach.map(|reach| reach + 1..=reach + 30);
             let paddings =
                 reach.map(|reach| prop_oneof![(0..=reach).prop_map(|p| [p, p]), [0..=reach, 0..=reach + 2]]);
-            (Just((batch, channels, filters, kernel, dilation, stride, bias)), sizes, paddings)
+            (Just((batch, channels, filters, groups, kernel, dilation, stride, bias)), sizes, paddings)
         })
-        .prop_map(|((batch, channels, filters, kernel, dilation, stride, bias), [height, width], padding)| {
-            Case { image: [batch, channels, height, width], filters, kernel, padding, dilation, stride, bias }
+        .prop_map(|((batch, channels, filters, groups, kernel, dilation, stride, bias), size, padding)| {
+            let image = [batch, channels, size[0], size[1]];
+            Case { image, filters, kernel, padding, dilation, stride, groups, bias }
         })
 }
 
@@ -54,6 +65,7 @@ fn layer(case: Case, device: &Device) -> Conv2d {
         .with_padding(PaddingConfig2d::Explicit(top, left, bottom, right))
         .with_dilation(case.dilation)
         .with_stride(case.stride)
+        .with_groups(case.groups)
         .with_bias(case.bias)
         .init(device)
 }
@@ -83,7 +95,7 @@ fn assert_fused_pooling_is_equal(case: Case, kernel: [usize; 2]) {
     let device = Device::flex().autodiff();
     let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
     let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-    let output = covered(&layer, &x).expect("covered").outputs();
+    let output = layer.forward(x.clone()).dims();
     if (0..2).all(|axis| output[2 + axis] >= kernel[axis]) {
         everywhere(|width| {
             let at_once = results(&layer, &x, |layer, x| conv_relu_max_pool(layer, &pool, x));
@@ -132,10 +144,10 @@ fn convolutions_by_every_algorithm_equal_those_of_burn() {
 /// Bit-identical with one thread and with three.
 #[test]
 fn results_are_bit_identical_for_every_number_of_threads() {
-    for (channels, stride) in [(3, 1), (32, 1), (8, 2)] {
+    for (channels, stride, groups) in [(3, 1, 1), (32, 1, 1), (8, 2, 1), (10, 1, 10), (10, 2, 10)] {
         let device = Device::flex().autodiff();
         let image = [21, channels, 11, 9];
-        let case = Case { image, filters: 20, padding: [[1; 2]; 2], stride: [stride; 2], ..PLAIN };
+        let case = Case { image, filters: 20, padding: [[1; 2]; 2], stride: [stride; 2], groups, ..PLAIN };
         let layer = layer(case, &device);
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
         same_for_every_number_of_threads(|| {
@@ -145,16 +157,13 @@ fn results_are_bit_identical_for_every_number_of_threads() {
 }
 
 #[test]
-fn unsupported_shapes_use_burns_operation() {
-    let device = Device::flex().autodiff();
-    let x = Tensor::<4>::random([2, 4, 9, 9], Distribution::Normal(0.0, 1.0), &device);
-    let base = || Conv2dConfig::new([4, 6], [3, 3]);
-    let layers = [base().with_groups(2), base().with_groups(2).with_stride([2, 2])];
-    for config in layers {
-        let layer = config.init(&device);
-        assert!(covered(&layer, &x).is_none(), "{config:?}");
-        assert_eq!(read(conv(&layer, x.clone())), read(layer.forward(x.clone())));
-        assert_eq!(read(conv_relu(&layer, x.clone())), read(relu(layer.forward(x.clone()))));
+fn depthwise_convolutions_equal_those_of_burn() {
+    let padding = [[1, 2], [3, 0]];
+    for (image, filters, dilation) in [([2, 3, 7, 9], 6, [1, 1]), ([1, 2, 30, 21], 2, [2, 3])] {
+        for stride in [[1, 1], [2, 1], [3, 2]] {
+            let case = Case { image, filters, padding, dilation, stride, groups: image[1], ..PLAIN };
+            assert_equals_burns(case, false);
+        }
     }
 }
 

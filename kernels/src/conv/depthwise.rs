@@ -1,0 +1,287 @@
+//! Convolution of each channel on its own (depthwise).
+//!
+//! A plane is copied with its padding and divided by the stride: into one plane for each remainder of row and column, in
+//! which a tap reads consecutive values for consecutive outputs. Outputs are computed over whole rows of such a plane; those
+//! between the rows of the output are discarded, and their gradients are zero.
+
+use super::geometry::Geometry;
+use crate::{
+    parallel::{self, values, write_parts},
+    simd::{load, multiversion, store},
+};
+use std::ops::Range;
+
+/// Vectors that are computed together, and their values if they are as wide as possible.
+const VECTORS: usize = 4;
+const CHUNK: usize = VECTORS * 16;
+
+/// A convolution of images `[batch, channels, height, width]` with weights `[filters, 1, rows, columns]`, of which filter
+/// `f` reads channel `f / (filters / channels)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Depthwise {
+    /// The same convolution of one channel.
+    one: Geometry,
+    channels: usize,
+    /// Rows and columns of the plane of a remainder.
+    plane: [usize; 2],
+}
+
+/// Buffers of a thread.
+struct Workspace {
+    /// A plane of an image, divided by the stride.
+    divided: Vec<f32>,
+    /// A plane of the output, with the columns of `divided`; of a gradient, after [`Depthwise::before`] zeros.
+    wide: Vec<f32>,
+}
+
+impl Depthwise {
+    /// Validates shapes; `padding` is the zeros before and after, by axis.
+    ///
+    /// `None` if the filters are no multiple of the channels, or for the reasons of [`Geometry::new`].
+    pub fn new(
+        images @ [batch, channels, height, width]: [usize; 4],
+        weights: [usize; 4],
+        padding: [[usize; 2]; 2],
+        stride: [usize; 2],
+        dilation: [usize; 2],
+    ) -> Option<Self> {
+        let one = Geometry::new([batch, 1, height, width], weights, padding, stride, dilation)?;
+        let plane =
+            [0, 1].map(|axis| one.output[axis] + dilation[axis] * (one.kernel[axis] - 1) / stride[axis]);
+        values(&images)?;
+        // Rounded up, with zeros before and after.
+        values(&[4, stride[0], stride[1], plane[0].checked_add(CHUNK)?, plane[1].checked_add(CHUNK)?])?;
+        let whole = channels > 0 && one.filters.is_multiple_of(channels);
+        whole.then_some(Self { one, channels, plane })
+    }
+
+    /// Shape of the images, `[batch, channels, height, width]`.
+    pub fn inputs(&self) -> [usize; 4] {
+        let [height, width] = self.one.size;
+        [self.one.batch, self.channels, height, width]
+    }
+
+    /// Shape of the weights, `[filters, 1, rows, columns]`.
+    pub fn weights(&self) -> [usize; 4] {
+        let [rows, columns] = self.one.kernel;
+        [self.one.filters, 1, rows, columns]
+    }
+
+    /// Shape of the output, `[batch, filters, height, width]`.
+    pub fn outputs(&self) -> [usize; 4] {
+        self.one.outputs()
+    }
+
+    /// The output; `bias` is empty for none.
+    ///
+    /// # Panics
+    /// If a slice does not have the length of its shape.
+    pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32]) -> Vec<f32> {
+        let ([_, filters, _, width], starts) = (self.outputs(), self.starts());
+        self.planes(self.outputs(), |Workspace { divided, wide }, number, output| {
+            let (filter, image) = (number % filters, number / filters);
+            self.divide(&images[self.image(image, filter)..], divided);
+            let weights = &weights[filter * starts.len()..];
+            let taps: Vec<_> = starts.iter().copied().zip(weights.iter().copied()).collect();
+            wide.fill(bias.get(filter).copied().unwrap_or_default());
+            add_shifted(divided, &taps, &mut wide[..self.wide()]);
+            for (row, output) in output.chunks_exact_mut(width).enumerate() {
+                output.copy_from_slice(&wide[row * self.plane[1]..][..width]);
+            }
+        })
+    }
+
+    /// Gradient of the weights, from that of the output.
+    ///
+    /// # Panics
+    /// If a slice does not have the length of its shape.
+    pub fn weight_gradient(&self, images: &[f32], gradient: &[f32]) -> Vec<f32> {
+        let ([batch, filters, ..], starts) = (self.outputs(), self.starts());
+        let of_filter = |Workspace { divided, wide }: &mut Workspace, filter: usize| {
+            let mut sums = vec![0.0; starts.len()];
+            for image in 0..batch {
+                self.divide(&images[self.image(image, filter)..], divided);
+                self.widen(gradient, image * filters + filter, wide);
+                add_products(divided, &starts, &wide[self.before()..][..self.wide()], &mut sums);
+            }
+            sums
+        };
+        parallel::each(filters, || self.workspace(), of_filter).concat()
+    }
+
+    /// Gradient of the images, from that of the output.
+    ///
+    /// # Panics
+    /// If a slice does not have the length of its shape.
+    pub fn input_gradient(&self, weights: &[f32], gradient: &[f32]) -> Vec<f32> {
+        let ([_, filters, ..], starts) = (self.outputs(), self.starts());
+        self.planes(self.inputs(), |Workspace { divided, wide }, number, to| {
+            divided.fill(0.0);
+            let (image, channel) = (number / self.channels, number % self.channels);
+            for filter in (0..filters).filter(|filter| self.channel(*filter) == channel) {
+                self.widen(gradient, image * filters + filter, wide);
+                let weights = &weights[filter * starts.len()..];
+                for (remainder, divided) in divided.chunks_exact_mut(self.area()).enumerate() {
+                    let taps =
+                        starts.iter().zip(weights).filter(|(start, _)| *start / self.area() == remainder);
+                    let back =
+                        |(start, weight): (&usize, &f32)| (self.before() - start % self.area(), *weight);
+                    add_shifted(wide, &taps.map(back).collect::<Vec<_>>(), divided);
+                }
+            }
+            self.lines(|at, from, count| {
+                let values = divided[from..][..count].iter();
+                to[at..]
+                    .iter_mut()
+                    .step_by(self.one.stride[1])
+                    .zip(values)
+                    .for_each(|(to, value)| *to = *value);
+            });
+        })
+    }
+
+    /// Planes of a tensor of this shape, which are zero before `write(workspace, number, plane)`.
+    fn planes(
+        &self,
+        shape @ [batch, planes, height, width]: [usize; 4],
+        write: impl Fn(&mut Workspace, usize, &mut [f32]) + Sync + Send,
+    ) -> Vec<f32> {
+        let mut all = vec![0.0; shape.iter().product()];
+        let matrices = (&mut all[..], &mut [(); 0][..], &mut [(); 0][..]);
+        let write = |workspace: &mut _, number: Range<usize>, plane: &mut _, _: &mut _, _: &mut _| {
+            write(workspace, number.start, plane);
+        };
+        write_parts([batch * planes, 1], [height * width, 0, 0], matrices, || self.workspace(), write);
+        all
+    }
+
+    fn workspace(&self) -> Workspace {
+        let divided = vec![0.0; self.one.stride[0] * self.one.stride[1] * self.area() + CHUNK];
+        Workspace { divided, wide: vec![0.0; self.before() + self.area() + CHUNK] }
+    }
+
+    /// Number of values of a remainder's plane, and of those after it with which it ends with a chunk.
+    fn area(&self) -> usize {
+        (self.plane[0] * self.plane[1]).next_multiple_of(CHUNK)
+    }
+
+    /// Number of values of a plane of the output with the columns of a remainder's plane, and of those with which it ends with
+    /// a chunk.
+    fn wide(&self) -> usize {
+        let [height, width] = self.one.output;
+        ((height - 1) * self.plane[1] + width).next_multiple_of(CHUNK)
+    }
+
+    /// For each tap, the index of its value for the first output in [`Workspace::divided`].
+    fn starts(&self) -> Vec<usize> {
+        let ([rows, columns], [sy, sx]) = (self.one.kernel, self.one.stride);
+        let start = |row: usize, column: usize| {
+            let (y, x) = (row * self.one.dilation[0], column * self.one.dilation[1]);
+            (y % sy * sx + x % sx) * self.area() + y / sy * self.plane[1] + x / sx
+        };
+        (0..rows).flat_map(|row| (0..columns).map(move |column| start(row, column))).collect()
+    }
+
+    /// The largest distance between two taps in a remainder's plane.
+    fn before(&self) -> usize {
+        let [rows, columns] = self.one.kernel;
+        (rows - 1) * self.one.dilation[0] / self.one.stride[0] * self.plane[1]
+            + (columns - 1) * self.one.dilation[1] / self.one.stride[1]
+    }
+
+    /// The channel that a filter reads.
+    fn channel(&self, filter: usize) -> usize {
+        filter / (self.one.filters / self.channels)
+    }
+
+    /// Index of the first value that a filter reads of an image.
+    fn image(&self, image: usize, filter: usize) -> usize {
+        let [height, width] = self.one.size;
+        (image * self.channels + self.channel(filter)) * height * width
+    }
+
+    /// Copies the first plane of `image`.
+    fn divide(&self, image: &[f32], divided: &mut [f32]) {
+        self.lines(|at, to, count| {
+            let (from, to) = (&image[at..], &mut divided[to..][..count]);
+            match self.one.stride[1] {
+                1 => to.copy_from_slice(&from[..count]),
+                stride => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, value)| *to = *value),
+            }
+        });
+    }
+
+    /// Copies a plane of the gradient.
+    fn widen(&self, gradient: &[f32], number: usize, wide: &mut [f32]) {
+        let [height, width] = self.one.output;
+        let rows = gradient[number * height * width..][..height * width].chunks_exact(width);
+        for (row, from) in rows.enumerate() {
+            wide[self.before() + row * self.plane[1]..][..width].copy_from_slice(from);
+        }
+    }
+
+    /// Calls `run(at, divided, count)` for runs of `count` values, which are consecutive in [`Workspace::divided`] and a
+    /// stride apart in a plane of an image.
+    #[inline(always)]
+    fn lines(&self, mut run: impl FnMut(usize, usize, usize)) {
+        let ([height, width], [sy, sx]) = (self.one.size, self.one.stride);
+        let ([top, left], [rows, columns]) = (self.one.padding, self.plane);
+        for y in (0..height).take_while(|y| (y + top) / sy < rows) {
+            for x in 0..sx.min(width) {
+                let column = (x + left) / sx;
+                let count = (width - x).div_ceil(sx).min(columns.saturating_sub(column));
+                let remainder = (y + top) % sy * sx + (x + left) % sx;
+                run(y * width + x, remainder * self.area() + (y + top) / sy * columns + column, count);
+            }
+        }
+    }
+}
+
+multiversion!(
+    /// Adds to each value of `to`, whole chunks, the sum of the values at its index after the starts of `taps`, times their
+    /// weights.
+    fn add_shifted<S: Simd>(simd: S, from: &[f32], taps: &[(usize, f32)], to: &mut [f32]) {
+        let last = taps.iter().map(|(start, _)| *start).max().unwrap_or(0);
+        assert!(to.len().is_multiple_of(CHUNK) && from.len() >= last + to.len(), "room for whole chunks");
+        for at in (0..to.len()).step_by(VECTORS * S::F32_LANES) {
+            // SAFETY: `to` ends with a whole number of these vectors, and `from` has as many values after each start.
+            unsafe {
+                let place = |vector: usize| at + vector * S::F32_LANES;
+                let mut sums: [_; VECTORS] =
+                    std::array::from_fn(|vector| load::<S>(to.as_ptr().add(place(vector))));
+                for (start, weight) in taps {
+                    let weight = simd.splat_f32s(*weight);
+                    for vector in 0..VECTORS {
+                        let values = load::<S>(from.as_ptr().add(start + place(vector)));
+                        sums[vector] = simd.mul_add_f32s(values, weight, sums[vector]);
+                    }
+                }
+                for vector in 0..VECTORS {
+                    store::<S>(to.as_mut_ptr().add(place(vector)), sums[vector]);
+                }
+            }
+        }
+    }
+);
+
+multiversion!(
+    /// Adds to each of `sums` the products of `by`, whole chunks, with the values of `from` after its start.
+    fn add_products<S: Simd>(simd: S, from: &[f32], starts: &[usize], by: &[f32], sums: &mut [f32]) {
+        let last = starts.iter().copied().max().unwrap_or(0);
+        assert!(by.len().is_multiple_of(CHUNK) && from.len() >= last + by.len(), "room for whole chunks");
+        for (start, sum) in starts.iter().zip(sums) {
+            let mut parts = [simd.splat_f32s(0.0); VECTORS];
+            for at in (0..by.len()).step_by(VECTORS * S::F32_LANES) {
+                for (vector, part) in parts.iter_mut().enumerate() {
+                    let at = at + vector * S::F32_LANES;
+                    // SAFETY: `by` ends with a whole number of these vectors, and `from` has as many values after the start.
+                    let [values, by] =
+                        unsafe { [load::<S>(from.as_ptr().add(start + at)), load::<S>(by.as_ptr().add(at))] };
+                    *part = simd.mul_add_f32s(values, by, *part);
+                }
+            }
+            let [a, b, c, d] = parts;
+            *sum += simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
+        }
+    }
+);
