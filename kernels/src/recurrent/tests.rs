@@ -2,7 +2,7 @@ use super::{Recurrent, Sizes};
 use crate::{
     gru::Gru,
     lstm::Lstm,
-    tests::{assert_close, everywhere, noise, same_for_every_number_of_threads},
+    tests::{assert_close, everywhere, noise},
 };
 
 /// A layer with its inputs and the gradient of its outputs.
@@ -59,12 +59,6 @@ impl<L: Recurrent> Case<L> {
             }
         });
     }
-}
-
-#[test]
-fn recurrent_layers_are_bit_identical_for_every_number_of_threads() {
-    let sizes = Sizes { batch: 37, time: 5, inputs: 30, hidden: 70, reverse: false };
-    same_for_every_number_of_threads(|| (lstm(sizes).results(), gru(sizes).results()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Comparison of the kernel with Burn's convolution over shapes, paddings and dilations.
 
 use super::*;
-use crate::tests::{assert_close, everywhere, read, results, same_for_every_number_of_threads};
+use crate::tests::{assert_close, everywhere, read, results};
 use burn::module::Param;
 use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, TensorData};
@@ -138,21 +138,6 @@ fn convolutions_by_every_algorithm_equal_those_of_burn() {
         assert_equals_burns(case, false);
         assert_equals_burns(case, true);
         assert_fused_pooling_is_equal(case, [2, 2]);
-    }
-}
-
-/// Bit-identical with one thread and with three.
-#[test]
-fn results_are_bit_identical_for_every_number_of_threads() {
-    for (channels, stride, groups) in [(3, 1, 1), (32, 1, 1), (8, 2, 1), (10, 1, 10), (10, 2, 10)] {
-        let device = Device::flex().autodiff();
-        let image = [21, channels, 11, 9];
-        let case = Case { image, filters: 20, padding: [[1; 2]; 2], stride: [stride; 2], groups, ..PLAIN };
-        let layer = layer(case, &device);
-        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-        same_for_every_number_of_threads(|| {
-            results(&layer, &x, conv_relu).concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        });
     }
 }
 
