@@ -2,7 +2,7 @@
 
 use crate::{
     exp::exp,
-    parallel,
+    parallel::{self, Room},
     simd::{largest, multiversion, sum},
 };
 use std::{mem::MaybeUninit, ops::Range};
@@ -32,17 +32,12 @@ impl CrossEntropy {
     /// If the numbers of logits and targets do not match.
     pub fn forward(&self, logits: &[f32], targets: &[i64]) -> (f32, Saved) {
         self.check(logits, targets);
-        let (mut losses, mut rows) = (vec![0.0; targets.len()], vec![[0.0; 2]; targets.len()]);
-        parallel::write_parts(
-            [targets.len(), self.rows()],
-            [1, 1, 0],
-            (&mut losses, &mut rows, &mut [(); 0]),
-            || (),
-            |(), range, losses, rows, _| {
-                let logits = &logits[range.start * self.classes..];
-                write_losses(*self, logits, &targets[range], losses, rows);
-            },
-        );
+        let write = |(): &mut (), range: Range<usize>, losses: Room, rows: Room<[f32; 2]>, _: Room<()>| {
+            write_losses(*self, &logits[range.start * self.classes..], &targets[range], losses, rows);
+        };
+        // SAFETY: `write_losses` writes all values.
+        let (losses, rows, _) =
+            unsafe { parallel::build_three([targets.len(), self.rows()], [1, 1, 0], || (), write) };
         let total = sum(losses.len(), |row| losses[row]);
         (total / losses.len() as f32, Saved(rows))
     }
@@ -79,8 +74,8 @@ multiversion!(
         with: CrossEntropy,
         logits: &[f32],
         targets: &[i64],
-        losses: &mut [f32],
-        rows: &mut [[f32; 2]],
+        losses: Room<'_>,
+        rows: Room<'_, [f32; 2]>,
     ) {
         let CrossEntropy { classes, smoothing } = with;
         for (row, target) in targets.iter().enumerate() {
@@ -94,8 +89,8 @@ multiversion!(
                 let mean = sum(classes, |class| logits[class] - most) / classes as f32;
                 wanted = (1.0 - smoothing) * wanted + smoothing * mean;
             }
-            losses[row] = total.ln() - wanted;
-            rows[row] = [most, 1.0 / total];
+            losses[row].write(total.ln() - wanted);
+            rows[row].write([most, 1.0 / total]);
         }
     }
 );

@@ -49,21 +49,13 @@ impl GroupNorm<'_> {
     pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
         assert_eq!(x.len(), gradient.len(), "one length for both");
         let (image, images) = self.images(x);
-        let mut sums = vec![[0.0; 2]; images[0] * self.channels];
-        let write = |[for_x]: [Room; 1]| {
-            parallel::write_parts(
-                images,
-                [image, self.channels, 0],
-                (for_x, &mut sums, &mut [(); 0]),
-                || (),
-                |(), range, for_x, sums, _| {
-                    let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
-                    gradients(*self, x, gradient, for_x, sums);
-                },
-            );
+        let write = |(): &mut (), range: Range<usize>, for_x: Room, sums: Room<[f32; 2]>, _: Room<()>| {
+            let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
+            gradients(*self, x, gradient, for_x, sums);
         };
         // SAFETY: `gradients` writes all values.
-        let [for_x] = unsafe { parallel::written([x.len()], write) };
+        let (for_x, sums, _) =
+            unsafe { parallel::build_three(images, [image, self.channels, 0], || (), write) };
         let [mut for_gamma, mut for_beta] = [(); 2].map(|()| vec![0.0; self.channels]);
         for (at, sums) in sums.iter().enumerate() {
             for_beta[at % self.channels] += sums[0];
@@ -118,7 +110,13 @@ multiversion!(
 
 multiversion!(
     /// Gradients of `x`, and of beta and gamma of each image in `sums`.
-    fn gradients(with: GroupNorm<'_>, x: &[f32], gradient: &[f32], for_x: Room<'_>, sums: &mut [[f32; 2]]) {
+    fn gradients(
+        with: GroupNorm<'_>,
+        x: &[f32],
+        gradient: &[f32],
+        for_x: Room<'_>,
+        sums: Room<'_, [f32; 2]>,
+    ) {
         let GroupNorm { groups, positions, .. } = with;
         let [channels, len] = with.group();
         let of_groups = x.chunks_exact(len).zip(gradient.chunks_exact(len));
@@ -129,7 +127,9 @@ multiversion!(
             let (mut along, mut across) = (0.0, 0.0);
             for (at, sums) in sums.iter_mut().enumerate() {
                 let [x, gradient] = [x, gradient].map(|of| &of[at * positions..][..positions]);
-                *sums = sum_pairs(x, gradient, x, |x, gradient, _| [gradient, gradient * (x - mean) * scale]);
+                let sums = sums.write(sum_pairs(x, gradient, x, |x, gradient, _| {
+                    [gradient, gradient * (x - mean) * scale]
+                }));
                 along += sums[0] * gamma(at) / len as f32;
                 across += sums[1] * gamma(at) / len as f32;
             }

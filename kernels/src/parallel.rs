@@ -60,8 +60,8 @@ pub unsafe fn build<W, T: Send + Copy>(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        build_three([parts, 1], [len, 0, 0], new, |w, part, values, _: Room<()>, _: Room<()>| {
-            write(w, part, values);
+        build_three([parts, 1], [len, 0, 0], new, |w, parts, values, _: Room<()>, _: Room<()>| {
+            write(w, parts.start, values);
         })
         .0
     }
@@ -79,15 +79,12 @@ pub unsafe fn build_rows(
     len: usize,
     write: impl Fn(Range<usize>, Room) + Sync + Send,
 ) -> Vec<f32> {
-    let write = |(): &mut (), start, values: Room, _: Room<()>, _: Room<()>| {
-        write(start..start + values.len() / len.max(1), values);
-    };
+    let write = |(): &mut (), range, values: Room, _: Room<()>, _: Room<()>| write(range, values);
     // SAFETY: the caller's contract.
     unsafe { build_three(rows, [len, 0, 0], || (), write).0 }
 }
 
-/// Three matrices of `rows` rows of `lens` values, written by `write(row, first, second, third)` in ranges of `at_once` rows
-/// from `row` on.
+/// Three matrices of `rows` rows of `lens` values, written by `write(range, first, second, third)` in ranges of `at_once` rows.
 ///
 /// # Safety
 /// `write` must write every value.
@@ -98,7 +95,7 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
     [rows, at_once]: [usize; 2],
     lens: [usize; 3],
     new: impl Fn() -> W + Sync + Send,
-    write: impl Fn(&mut W, usize, Room<A>, Room<B>, Room<C>) + Sync + Send,
+    write: impl Fn(&mut W, Range<usize>, Room<A>, Room<B>, Room<C>) + Sync + Send,
 ) -> (Vec<A>, Vec<B>, Vec<C>) {
     // An overflow would shorten the parts, which `write` might then leave uninitialised.
     let totals = lens.map(|len| values(&[rows, len]).expect("a result that fits in memory"));
@@ -110,9 +107,7 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
         &mut b.spare_capacity_mut()[..totals[1]],
         &mut c.spare_capacity_mut()[..totals[2]],
     );
-    write_parts([rows, at_once], lens, rooms, new, |workspace, range, a, b, c| {
-        write(workspace, range.start, a, b, c);
-    });
+    write_parts([rows, at_once], lens, rooms, new, write);
     // SAFETY: all rows were passed to `write`, and the caller guarantees that every value was written.
     unsafe {
         a.set_len(totals[0]);
@@ -195,9 +190,9 @@ mod tests {
     fn both_vectors_are_written_if_one_is_empty() {
         for parts in [1, 3] {
             let written = AtomicUsize::new(0);
-            let write = |(): &mut (), part, none: Room<u8>, both: Room, _: Room<()>| {
+            let write = |(): &mut (), part: Range<usize>, none: Room<u8>, both: Room, _: Room<()>| {
                 assert!(none.is_empty());
-                both.fill(MaybeUninit::new(part as f32));
+                both.fill(MaybeUninit::new(part.start as f32));
                 written.fetch_add(both.len(), Relaxed);
             };
             // SAFETY: both values of a part are written.

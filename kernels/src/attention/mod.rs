@@ -10,6 +10,7 @@ use crate::{
     product::Matrix,
 };
 use head::{Head, Workspace};
+use std::ops::Range;
 
 /// Sizes and options of attention.
 ///
@@ -155,7 +156,12 @@ impl Attention<'_> {
         let (square, head_width) = (queries * keys, width / heads);
         let signed_square = if dropout.is_some() { square } else { 0 };
         let lens = [queries * width, heads * square, heads * signed_square];
-        let work = |workspace: &mut Workspace, sequence, context: Room, weights: Room, signed: Room| {
+        let work = |workspace: &mut Workspace,
+                    one: Range<usize>,
+                    context: Room,
+                    weights: Room,
+                    signed: Room| {
+            let sequence = one.start;
             for head in 0..heads {
                 let context = &mut context[(head * head_width).min(lens[0])..];
                 let weights = &mut weights[head * square..][..square];
@@ -189,8 +195,8 @@ impl Attention<'_> {
         assert_eq!(lengths, [lens[0], lens[1], lens[1]], "lengths of forward");
         let Attention { batch, queries, keys, heads, width, .. } = *self;
         let (square, head_width) = (queries * keys, width / heads);
-        let work = |workspace: &mut Workspace, sequence: usize, a: Room, b: Room, c: Room| {
-            let mut slices = [a, b, c];
+        let work = |workspace: &mut Workspace, one: Range<usize>, a: Room, b: Room, c: Room| {
+            let (sequence, mut slices) = (one.start, [a, b, c]);
             for head in 0..heads {
                 let at = (sequence * heads + head) * square;
                 let for_weights = for_weights.map(|gradient| &gradient[at..][..square]);

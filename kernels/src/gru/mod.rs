@@ -23,26 +23,20 @@ impl Recurrent for Gru {
         [x, for_inputs, for_hidden, input_bias, hidden_bias, state]: [&[f32]; 6],
     ) -> [Vec<f32>; 2] {
         let Sizes { batch, time, inputs, hidden, .. } = self.0;
-        let len = self.0.check(3, [x, for_inputs, for_hidden], &[input_bias, hidden_bias], &[state]);
+        self.0.check(3, [x, for_inputs, for_hidden], &[input_bias, hidden_bias], &[state]);
         let matrices = [(for_inputs, inputs, input_bias), (for_hidden, hidden, hidden_bias)].map(
             |(matrix, rows, bias)| {
                 Packed::new([rows, 3 * hidden], bias, |row, column| matrix[row * 3 * hidden + column])
             },
         );
-        let write = |[outputs, saved]: [Room; 2]| {
-            parallel::write_parts(
-                [batch, SEQUENCES],
-                [time * hidden, time * 4 * hidden, 0],
-                (outputs, saved, &mut [(); 0]),
-                || workspace([hidden, matrices[0].stride(), matrices[1].stride()]),
-                |workspace, sequences, outputs, saved, _| {
-                    let to = [outputs, saved];
-                    parts::forward(self.0, [x, state], &matrices, sequences, workspace, to);
-                },
-            );
+        let (rows, lens) = ([batch, SEQUENCES], [time * hidden, time * 4 * hidden, 0]);
+        let new = || workspace([hidden, matrices[0].stride(), matrices[1].stride()]);
+        let write = |workspace: &mut _, sequences, outputs: Room, saved: Room, _: Room<()>| {
+            parts::forward(self.0, [x, state], &matrices, sequences, workspace, [outputs, saved]);
         };
         // SAFETY: the parts write all values.
-        unsafe { parallel::written([len, 4 * len], write) }
+        let (outputs, saved, _) = unsafe { parallel::build_three(rows, lens, new, write) };
+        [outputs, saved]
     }
 
     fn backward(

@@ -11,7 +11,7 @@ use crate::{
     parallel::{self, Room},
     simd::multiversion,
 };
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 pub use spans::Spans;
 
@@ -104,8 +104,8 @@ pub fn forward_mapped(maps: &[Affine], x: Centred, windows: &Windows) -> Mapped 
 
 fn pool(maps: &[Affine], x: Centred, windows: &Windows, inputs_wanted: bool) -> Mapped {
     let [batch, channels, rows, columns] = windows.output();
-    let one = |(): &mut (), image: usize, out: Room, taken: Room<u8>, inputs: Room| {
-        pool_image(windows, maps, x, image, out, taken, inputs)
+    let one = |(): &mut (), images: Range<usize>, out: Room, taken: Room<u8>, inputs: Room| {
+        pool_image(windows, maps, x, images.start, out, taken, inputs)
     };
     let len = channels * rows * columns;
     let lens = [len, len, if inputs_wanted { len } else { 0 }];

@@ -16,6 +16,7 @@ use crate::{
     simd::multiversion,
 };
 use pulp::Simd;
+use std::ops::Range;
 
 /// Outputs for 3 × 3 kernels.
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
@@ -61,8 +62,8 @@ fn blocked<S: Simd, const F: usize>(
         lines: [0, 1].map(|_| vec![[0.0; 2]; tiles.room]),
         best: (vec![0.0; tiles.room], vec![0; tiles.room]),
     };
-    let one = |workspace: &mut Workspace, number: usize, values: Room, taken: Room<u8>, _: Room<()>| {
-        let image = images.image(number, geometry.channels, geometry.size);
+    let one = |workspace: &mut Workspace, one: Range<usize>, values: Room, taken: Room<u8>, _: Room<()>| {
+        let image = images.image(one.start, geometry.channels, geometry.size);
         image_outputs::<F>(&geometry, &tiles, &packed, image, workspace, (values, taken));
     };
     // SAFETY: every filter's plane is written.
