@@ -22,55 +22,98 @@ use super::{
     region::{GateId, PIECE, SMALL, portion},
 };
 use crate::{Result, transport::method::MethodCall};
+use std::ops::Range;
 
-/// The stages of a collective on a piece. Every rank has the same number of pieces.
-pub trait Stages {
-    /// Writes this rank's part of `piece` into its input area.
-    fn fill(&mut self, piece: usize, input: &mut [u8]);
-    /// Reads the inputs of all ranks; may write this rank's output area.
-    fn work(&mut self, piece: usize, inputs: &Areas<'_>, output: &mut [u8]);
-    /// Reads the outputs of all ranks.
-    fn drain(&mut self, _piece: usize, _outputs: &Areas<'_>) {}
+/// Two cache lines, which processors fetch together; a multiple of every element's size.
+pub const LINE: usize = 128;
+
+/// A stage of a collective on one piece.
+pub enum Stage<'a, 'i> {
+    /// Write this rank's part of the piece into its input area.
+    Fill(&'a mut [u8]),
+    /// Read the inputs of all ranks. May write this rank's output area.
+    Work(&'a Areas<'i>, &'a mut [u8]),
+    /// Read the outputs of all ranks.
+    Drain(&'a Areas<'i>),
 }
 
 /// The same area of every rank, for reading.
 pub type Areas<'a> = dyn Fn(usize) -> &'a [u8] + 'a;
 
+/// Executes a stage on a piece, a range of bytes.
+pub type Execute<'a> = dyn FnMut(Range<usize>, Stage<'_, '_>) + 'a;
+
+/// A buffer in pieces of equal size, except for the last. Every rank has the same number of pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    pub bytes: usize,
+    /// Bytes of each piece.
+    size: usize,
+    /// At least one, which may be empty.
+    pub count: usize,
+}
+
+impl Pieces {
+    /// Splits into pieces of at most `area` bytes, which is a multiple of [`LINE`].
+    pub fn new(bytes: usize, area: usize) -> Self {
+        let size = bytes.div_ceil(bytes.div_ceil(area).max(1)).next_multiple_of(LINE);
+        Pieces { bytes, size, count: bytes.div_ceil(size.max(1)).max(1) }
+    }
+
+    pub fn range(&self, piece: usize) -> Range<usize> {
+        let start = (piece * self.size).min(self.bytes);
+        start..(start + self.size).min(self.bytes)
+    }
+}
+
 impl LocalRank {
-    /// Runs a call in one exchange, with areas of [`SMALL`] bytes.
+    /// Runs a call on `bytes` bytes in one exchange, with areas of [`SMALL`] bytes.
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
-    pub(super) fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
+    pub(super) fn exchange(
+        &self,
+        call: MethodCall<'_>,
+        bytes: usize,
+        execute: &mut Execute<'_>,
+    ) -> Result<()> {
         let mut session = self.begin(call)?;
         let (parity, rank) = (session.parity(), self.rank);
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.
-        stages.fill(0, unsafe { writable(self.region.small(rank, parity), SMALL) });
+        let input = unsafe { writable(self.region.small(rank, parity), SMALL) };
+        execute(0..bytes, Stage::Fill(input));
         session.enter()?;
         // SAFETY: all ranks have filled their areas, and fill them again only after this call.
         let of = |rank| unsafe { readable(self.region.small(rank, parity), SMALL) };
-        stages.work(0, &of, &mut []);
+        execute(0..bytes, Stage::Work(&of, &mut []));
         session.finish();
         Ok(())
     }
 
-    /// Runs a call of `pieces` pieces, at least one, with areas of [`PIECE`] and [`portion`] bytes.
+    /// Runs a call piece by piece, with areas of [`PIECE`] and [`portion`] bytes.
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
-    pub(super) fn stream(&self, call: MethodCall<'_>, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
+    pub(super) fn stream(
+        &self,
+        call: MethodCall<'_>,
+        pieces: Pieces,
+        execute: &mut Execute<'_>,
+    ) -> Result<()> {
         let mut session = self.begin(call)?;
         let (region, rank) = (&self.region, self.rank);
         let portion = portion(region.world());
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.
-        stages.fill(0, unsafe { writable(region.input(rank, 0), PIECE) });
+        let first = unsafe { writable(region.input(rank, 0), PIECE) };
+        execute(pieces.range(0), Stage::Fill(first));
         let mut filled = session.arrive(GateId::Entry);
-        for piece in 0..pieces {
+        for piece in 0..pieces.count {
             let (parity, next) = (piece % 2, (piece + 1) % 2);
             let current = filled;
-            if piece + 1 < pieces {
+            if piece + 1 < pieces.count {
                 // SAFETY: as above.
-                stages.fill(piece + 1, unsafe { writable(region.input(rank, next), PIECE) });
+                let input = unsafe { writable(region.input(rank, next), PIECE) };
+                execute(pieces.range(piece + 1), Stage::Fill(input));
                 filled = session.arrive(GateId::Input(next));
             }
             session.wait(current)?;
@@ -81,13 +124,13 @@ impl LocalRank {
             // arrived at the output gate below; no rank reads this rank's output area before that.
             let inputs = |peer| unsafe { readable(region.input(peer, parity), PIECE) };
             let output = unsafe { writable(region.output(rank, parity), portion) };
-            stages.work(piece, &inputs, output);
+            execute(pieces.range(piece), Stage::Work(&inputs, output));
             let worked = session.arrive(GateId::Output(parity));
             session.wait(worked)?;
             // SAFETY: all ranks have written these areas and write them again only after all have
             // arrived at the input gate of piece + 2, or at the entry gate of the next call.
             let outputs = |peer| unsafe { readable(region.output(peer, parity), portion) };
-            stages.drain(piece, &outputs);
+            execute(pieces.range(piece), Stage::Drain(&outputs));
         }
         session.finish();
         Ok(())

@@ -1,26 +1,18 @@
 //! The collectives as stages of a [`stream`](super::stream), in safe code on slices.
 
-mod copying;
-mod reducing;
-
 use super::{
     LocalRank,
     failure::Failure,
     region::{PIECE, SMALL},
-    stream::Stages,
+    stream::{LINE, Pieces, Stage},
 };
 use crate::{
     Error, Result, World,
     communicator::{Call, Communicator},
-    reduce::Reduction,
+    reduce::{Reduction, reduce_with},
     transport::method::{Method, MethodCall},
 };
-use copying::{Broadcast, Gather, Scatter};
-use reducing::{ReduceAll, ReduceParts, ReduceShares};
 use std::ops::Range;
-
-/// Two cache lines, which processors fetch together; a multiple of every element's size.
-const LINE: usize = 128;
 
 impl Communicator for LocalRank {
     fn world(&self) -> World {
@@ -48,24 +40,44 @@ impl Communicator for LocalRank {
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let world = self.world();
-        let reduction = Reduction::of(call, world)?;
+        let World { rank: me, size } = self.world();
+        let reduction = Reduction::of(call, self.world())?;
         expect_len(call, "buffer", buffer.len(), 1)?;
-        expect_parts(call, world.size)?;
+        expect_parts(call, size)?;
         let area = area_for(buffer.len());
-        let each = share_of_area(area, world.size);
-        let pieces = Pieces::new(buffer.len() / world.size, each);
-        let mut stages = ReduceParts { reduction, each, pieces, buffer };
-        self.exchange_or_stream(Method::ReduceScatter.of(call), pieces, area, &mut stages)
+        let (part, each) = (buffer.len() / size, share_of_area(area, size));
+        let of_rank = |rank: usize, piece: &Range<usize>| rank * part + piece.start..rank * part + piece.end;
+        let (call, pieces) = (Method::ReduceScatter.of(call), Pieces::new(part, each));
+        // An area holds the same range of the parts of all ranks, `each` bytes apart.
+        self.exchange_or_stream(call, pieces, area, |piece, stage| match stage {
+            Stage::Fill(input) => {
+                for rank in (0..size).filter(|rank| *rank != me) {
+                    input[rank * each..][..piece.len()].copy_from_slice(&buffer[of_rank(rank, &piece)]);
+                }
+            }
+            Stage::Work(inputs, _) => {
+                let input = |rank| &inputs(rank)[me * each..][..piece.len()];
+                reduce_with(reduction, &mut buffer[of_rank(me, &piece)], &input, None, true);
+            }
+            Stage::Drain(_) => {}
+        })
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
         let area = area_for(buffer.len());
-        let pieces = Pieces::new(buffer.len(), area);
-        let mut stages = Broadcast { root, is_root: root == self.rank, pieces, buffer };
-        self.exchange_or_stream(Method::Broadcast.of(call), pieces, area, &mut stages)
+        let (call, pieces) = (Method::Broadcast.of(call), Pieces::new(buffer.len(), area));
+        self.exchange_or_stream(call, pieces, area, |piece, stage| match stage {
+            Stage::Fill(input) if root == self.rank => {
+                input[..piece.len()].copy_from_slice(&buffer[piece]);
+            }
+            Stage::Work(inputs, _) if root != self.rank => {
+                let len = piece.len();
+                buffer[piece].copy_from_slice(&inputs(root)[..len]);
+            }
+            _ => {}
+        })
     }
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
@@ -78,17 +90,30 @@ impl Communicator for LocalRank {
     }
 
     fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
-        let (root, world) = (self.root(call)?, self.world());
+        let (root, World { rank: me, size }) = (self.root(call)?, self.world());
         expect_len(call, "output", mine.len(), 1)?;
-        let all = if root == world.rank { Some(all) } else { None };
-        if let Some(all) = all {
-            expect_len(call, "input", all.len(), world.size)?;
+        if root == me {
+            expect_len(call, "input", all.len(), size)?;
         }
-        let area = area_for(mine.len().saturating_mul(world.size));
-        let each = share_of_area(area, world.size);
-        let pieces = Pieces::new(mine.len(), each);
-        let mut stages = Scatter { root, world, each, pieces, all, mine };
-        self.exchange_or_stream(Method::Scatter.of(call), pieces, area, &mut stages)
+        let area = area_for(mine.len().saturating_mul(size));
+        let (part, each) = (mine.len(), share_of_area(area, size));
+        let (call, pieces) = (Method::Scatter.of(call), Pieces::new(part, each));
+        // The root's area holds the same range of the parts of all ranks, `each` bytes apart.
+        self.exchange_or_stream(call, pieces, area, |piece, stage| match stage {
+            Stage::Fill(input) if root == me => {
+                for rank in (0..size).filter(|rank| *rank != me) {
+                    let from = &all[rank * part..][piece.clone()];
+                    input[rank * each..][..piece.len()].copy_from_slice(from);
+                }
+            }
+            Stage::Work(inputs, _) => {
+                let len = piece.len();
+                let from =
+                    if root == me { &all[me * part + piece.start..] } else { &inputs(root)[me * each..] };
+                mine[piece].copy_from_slice(&from[..len]);
+            }
+            _ => {}
+        })
     }
 
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
@@ -106,14 +131,43 @@ impl Communicator for LocalRank {
 
 impl LocalRank {
     fn reduce_for(&self, call: MethodCall<'_>, buffer: &mut [u8], wants: bool) -> Result<()> {
+        let World { rank: me, size } = self.world();
         let reduction = Reduction::of(&call, self.world())?;
         expect_len(&call, "buffer", buffer.len(), 1)?;
         // For a small buffer it is faster that every rank reduces everything than to synchronise a second time.
-        if buffer.len() <= SMALL && buffer.len() * reduction.world.size <= 2 * SMALL {
-            return self.exchange(call, &mut ReduceAll { reduction, wants, buffer });
+        if buffer.len() <= SMALL && buffer.len() * size <= 2 * SMALL {
+            return self.exchange(call, buffer.len(), &mut |piece, stage| match stage {
+                Stage::Fill(input) => input[piece].copy_from_slice(buffer),
+                Stage::Work(inputs, _) if wants => {
+                    reduce_with(reduction, buffer, &|rank| &inputs(rank)[piece.clone()], None, true);
+                }
+                _ => {}
+            });
         }
-        let pieces = Pieces::new(buffer.len(), PIECE);
-        self.stream(call, pieces.count, &mut ReduceShares { reduction, wants, pieces, buffer })
+        // Every rank reduces its share of a piece for all. Its own elements are read from its buffer.
+        self.stream(call, Pieces::new(buffer.len(), PIECE), &mut |piece, stage| {
+            let own = share(&piece, me, size);
+            match stage {
+                Stage::Fill(input) => {
+                    for part in [piece.start..own.start, own.end..piece.end] {
+                        let at = part.start - piece.start;
+                        input[at..][..part.len()].copy_from_slice(&buffer[part]);
+                    }
+                }
+                Stage::Work(inputs, output) => {
+                    let (at, len) = (own.start - piece.start, own.len());
+                    let input = |rank| &inputs(rank)[at..at + len];
+                    reduce_with(reduction, &mut buffer[own], &input, Some(&mut output[..len]), wants);
+                }
+                Stage::Drain(outputs) => {
+                    for rank in (0..size).filter(|rank| wants && *rank != me) {
+                        let share = share(&piece, rank, size);
+                        let len = share.len();
+                        buffer[share].copy_from_slice(&outputs(rank)[..len]);
+                    }
+                }
+            }
+        })
     }
 
     fn gather_for(&self, call: MethodCall<'_>, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
@@ -122,9 +176,18 @@ impl LocalRank {
             expect_len(&call, "output", out.len(), self.region.world())?;
         }
         let area = area_for(mine.len());
-        let pieces = Pieces::new(mine.len(), area);
-        let mut stages = Gather { rank: self.rank, wants, pieces, mine, out };
-        self.exchange_or_stream(call, pieces, area, &mut stages)
+        self.exchange_or_stream(call, Pieces::new(mine.len(), area), area, |piece, stage| match stage {
+            Stage::Fill(input) => input[..piece.len()].copy_from_slice(&mine[piece]),
+            // `chunks_exact_mut` panics on 0.
+            Stage::Work(inputs, _) if wants && !mine.is_empty() => {
+                for (rank, out) in out.chunks_exact_mut(mine.len()).enumerate() {
+                    let own = rank == self.rank;
+                    let from = if own { &mine[piece.clone()] } else { &inputs(rank)[..piece.len()] };
+                    out[piece.clone()].copy_from_slice(from);
+                }
+            }
+            _ => {}
+        })
     }
 
     fn exchange_or_stream(
@@ -132,12 +195,12 @@ impl LocalRank {
         call: MethodCall<'_>,
         pieces: Pieces,
         area: usize,
-        stages: &mut dyn Stages,
+        mut execute: impl FnMut(Range<usize>, Stage<'_, '_>),
     ) -> Result<()> {
         if area == SMALL && pieces.count == 1 {
-            self.exchange(call, stages)
+            self.exchange(call, pieces.bytes, &mut execute)
         } else {
-            self.stream(call, pieces.count, stages)
+            self.stream(call, pieces, &mut execute)
         }
     }
 
@@ -180,27 +243,11 @@ fn share_of_area(area: usize, world: usize) -> usize {
     area / world / LINE * LINE
 }
 
-/// A buffer in pieces of equal size, except for the last.
-#[derive(Clone, Copy, Debug)]
-struct Pieces {
-    bytes: usize,
-    /// Bytes of each piece.
-    size: usize,
-    /// At least one, which may be empty.
-    count: usize,
-}
-
-impl Pieces {
-    /// Splits into pieces of at most `area` bytes, which is a multiple of [`LINE`].
-    fn new(bytes: usize, area: usize) -> Self {
-        let size = bytes.div_ceil(bytes.div_ceil(area).max(1)).next_multiple_of(LINE);
-        Pieces { bytes, size, count: bytes.div_ceil(size.max(1)).max(1) }
-    }
-
-    fn range(&self, piece: usize) -> Range<usize> {
-        let start = (piece * self.size).min(self.bytes);
-        start..(start + self.size).min(self.bytes)
-    }
+/// The part of `piece`, a range of bytes, that `rank` reduces for all; whole lines.
+fn share(piece: &Range<usize>, rank: usize, world: usize) -> Range<usize> {
+    let each = piece.len().div_ceil(world).next_multiple_of(LINE);
+    let start = (piece.start + rank * each).min(piece.end);
+    start..(start + each).min(piece.end)
 }
 
 #[cfg(test)]
@@ -232,7 +279,7 @@ mod tests {
             for piece in [0..0, 0..8, 512..512 + PIECE, 128..PIECE - 8] {
                 let mut at = piece.start;
                 for rank in 0..world {
-                    let share = reducing::share(piece.clone(), rank, world);
+                    let share = share(&piece, rank, world);
                     assert_eq!(share.start, at);
                     assert!(share.len() <= portion(world));
                     at = share.end;
