@@ -14,7 +14,10 @@ use crate::{
         wire::{Event, Place, Request},
     },
     sync::lock,
-    transport::{header, tcp::connection_pool},
+    transport::{
+        header::{self, Header},
+        tcp::connection_pool,
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -134,11 +137,10 @@ pub fn reader(bytes: &[u8]) {
 ///
 /// Two different headers never decode to the same call.
 pub fn header(bytes: &[u8]) {
-    let Some(header) = bytes.first_chunk::<{ header::HEADER }>() else { return };
-    let Some((call, method)) = header::decode(header) else { return };
-    let (seq, count) = (call.seq, call.count);
-    let written = header::pack(method, seq, count, &call.operation, call.dtype, call.reduce, call.root);
-    assert_eq!(&written, header, "{call}");
+    let Some(bytes) = bytes.first_chunk::<{ header::HEADER }>() else { return };
+    let header: Header = bytemuck::pod_read_unaligned(bytes);
+    let Some((call, method)) = header.decode() else { return };
+    assert_eq!(Header::new(method.of(&call)), header, "{call}");
 }
 
 /// The handshake and the greeting after it; the first byte chooses the scenario.

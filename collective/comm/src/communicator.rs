@@ -2,7 +2,7 @@
 
 use crate::{DType, Error, ReduceOp, Result};
 use serde::{Deserialize, Serialize};
-use std::{fmt, ops::Range, time::Duration};
+use std::{borrow::Cow, fmt, ops::Range, time::Duration};
 
 /// A rank and the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,17 +55,17 @@ impl CallSpec {
     /// The call with this number and time limit.
     pub fn numbered(self, seq: u64, timeout: Duration) -> Call {
         let CallSpec { operation, dtype, count, reduce, root } = self;
-        Call { seq, operation, dtype, count, reduce, root, timeout }
+        Call { seq, operation: operation.into(), dtype, count, reduce, root, timeout }
     }
 }
 
-/// One collective call, on which all ranks must agree before data is exchanged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One collective call. All ranks must agree on everything but the time limit before data is exchanged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Number of this call within its group, from 1.
     pub seq: u64,
     /// Name, such as `all_reduce`.
-    pub operation: &'static str,
+    pub operation: Cow<'static, str>,
     /// Type of the elements.
     pub dtype: DType,
     /// Number of elements on every rank.
@@ -74,23 +74,12 @@ pub struct Call {
     pub reduce: Option<ReduceOp>,
     /// Root rank, for collectives that have one.
     pub root: Option<usize>,
-    /// Time limit of this rank's wait for the others.
+    /// Time limit of this rank's wait for the others; zero in another rank's call.
+    #[serde(skip)]
     pub timeout: Duration,
 }
 
 impl Call {
-    /// The part of the call that must be equal on all ranks.
-    pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint {
-            seq: self.seq,
-            operation: self.operation.into(),
-            dtype: self.dtype,
-            count: self.count as u64,
-            reduce: self.reduce,
-            root: self.root.map(|root| root as u32),
-        }
-    }
-
     /// The reduction of a call that must have one.
     ///
     /// # Errors
@@ -101,29 +90,6 @@ impl Call {
 }
 
 impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fingerprint().fmt(f)
-    }
-}
-
-/// The part of a [`Call`] that must be equal on all ranks: all but the time limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fingerprint {
-    /// As [`Call::seq`].
-    pub seq: u64,
-    /// As [`Call::operation`].
-    pub operation: String,
-    /// As [`Call::dtype`].
-    pub dtype: DType,
-    /// As [`Call::count`].
-    pub count: u64,
-    /// As [`Call::reduce`].
-    pub reduce: Option<ReduceOp>,
-    /// As [`Call::root`].
-    pub root: Option<u32>,
-}
-
-impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} #{} ({} x {:?}", self.operation, self.seq, self.count, self.dtype)?;
         if let Some(reduce) = self.reduce {

@@ -161,18 +161,12 @@ fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, communicator::Fingerprint};
+    use crate::{CallSpec, DType};
+    use std::time::Duration;
 
-    fn record(rank: usize, calls: &[(u64, &str, bool)]) -> FlightRecord {
-        let call = |(seq, operation, finished): &(u64, &str, bool)| RecordedCall {
-            call: Fingerprint {
-                seq: *seq,
-                operation: (*operation).into(),
-                dtype: DType::F32,
-                count: 4,
-                reduce: None,
-                root: None,
-            },
+    fn record(rank: usize, calls: &[(u64, &'static str, bool)]) -> FlightRecord {
+        let call = |(seq, operation, finished): &(u64, &'static str, bool)| RecordedCall {
+            call: CallSpec::new(operation, DType::F32, 4).numbered(*seq, Duration::ZERO),
             direct: false,
             begun_us: 0,
             took_us: finished.then_some(1),

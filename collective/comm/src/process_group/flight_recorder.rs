@@ -3,12 +3,7 @@
 //! It reports this rank's position to the control plane, finds calls that have waited long, and is written to a file
 //! when the group fails.
 
-use crate::{
-    Error, Result,
-    communicator::{Call, Fingerprint},
-    rendezvous::wire::Place,
-    sync::lock,
-};
+use crate::{Error, Result, communicator::Call, rendezvous::wire::Place, sync::lock};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
@@ -29,15 +24,18 @@ pub(super) type Endpoints = (usize, usize);
 
 #[derive(Debug)]
 struct Entry {
-    call: Call,
+    recorded: RecordedCall,
     /// Set for a message, which is not numbered among the collectives.
     message: Option<Endpoints>,
-    at: SystemTime,
     begun: Instant,
-    took: Option<Duration>,
-    error: Option<String>,
     /// Time since the beginning of the call at which the next inquiry is due.
     ask_after: Duration,
+}
+
+impl Entry {
+    fn in_progress(&self) -> bool {
+        self.recorded.took_us.is_none()
+    }
 }
 
 /// The calls of one group on this rank.
@@ -47,9 +45,9 @@ pub(super) struct FlightRecorder(Mutex<VecDeque<Entry>>);
 /// One call in a [`FlightRecord`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedCall {
-    /// The call, as the ranks compare it.
+    /// The call.
     #[serde(flatten)]
-    pub call: Fingerprint,
+    pub call: Call,
     /// Whether this is a message between two ranks; `seq` then counts messages from one rank to the other.
     #[serde(default)]
     pub direct: bool,
@@ -113,21 +111,20 @@ impl FlightRecorder {
         if entries.len() == KEPT {
             entries.pop_front();
         }
-        entries.push_back(Entry {
+        let recorded = RecordedCall {
             call: call.clone(),
-            message,
-            at: SystemTime::now(),
-            begun: Instant::now(),
-            took: None,
+            direct: message.is_some(),
+            begun_us: microseconds(SystemTime::now()),
+            took_us: None,
             error: None,
-            ask_after: INQUIRY_INTERVAL,
-        });
+        };
+        entries.push_back(Entry { recorded, message, begun: Instant::now(), ask_after: INQUIRY_INTERVAL });
     }
 
     pub fn leave(&self, error: Option<&Error>) {
         if let Some(entry) = lock(&self.0).back_mut() {
-            entry.took = Some(entry.begun.elapsed());
-            entry.error = error.map(Error::to_string);
+            entry.recorded.took_us = Some(entry.begun.elapsed().as_micros() as u64);
+            entry.recorded.error = error.map(Error::to_string);
         }
     }
 
@@ -135,13 +132,15 @@ impl FlightRecorder {
     /// one.
     pub fn place(&self, seq: u64, message: Option<Endpoints>, counter: u64) -> Place {
         let entries = lock(&self.0);
-        let asked = entries.iter().rev().find(|entry| (entry.message, entry.call.seq) == (message, seq));
+        let asked =
+            entries.iter().rev().find(|entry| (entry.message, entry.recorded.call.seq) == (message, seq));
         let last = entries.back();
+        let call = |entry: &Entry| entry.recorded.call.clone();
         Place {
-            asked: asked.map(|entry| entry.call.fingerprint()),
+            asked: asked.map(call),
             seq: counter,
-            last: last.map(|entry| entry.call.fingerprint()),
-            inside: last.is_some_and(|entry| entry.took.is_none()),
+            last: last.map(call),
+            inside: last.is_some_and(Entry::in_progress),
             ..Place::default()
         }
     }
@@ -149,30 +148,23 @@ impl FlightRecorder {
     /// The call in progress; for a message, with its sender and receiver.
     pub fn pending(&self) -> Option<(Call, Option<Endpoints>)> {
         let entries = lock(&self.0);
-        let entry = entries.back().filter(|entry| entry.took.is_none())?;
-        Some((entry.call.clone(), entry.message))
+        let entry = entries.back().filter(|entry| entry.in_progress())?;
+        Some((entry.recorded.call.clone(), entry.message))
     }
 
     /// The call in progress, its endpoints if it is a message, and the time waited, if an inquiry is due.
     pub fn stalled(&self) -> Option<(Call, Option<Endpoints>, Duration)> {
         let mut entries = lock(&self.0);
-        let entry = entries.back_mut().filter(|entry| entry.took.is_none())?;
+        let entry = entries.back_mut().filter(|entry| entry.in_progress())?;
         let waited = entry.begun.elapsed();
         if waited < entry.ask_after {
             return None;
         }
         entry.ask_after = waited + entry.ask_after.min(MAX_INQUIRY_INTERVAL);
-        Some((entry.call.clone(), entry.message, waited))
+        Some((entry.recorded.call.clone(), entry.message, waited))
     }
 
     pub fn calls(&self) -> Vec<RecordedCall> {
-        let recorded = |entry: &Entry| RecordedCall {
-            call: entry.call.fingerprint(),
-            direct: entry.message.is_some(),
-            begun_us: microseconds(entry.at),
-            took_us: entry.took.map(|took| took.as_micros() as u64),
-            error: entry.error.clone(),
-        };
-        lock(&self.0).iter().map(recorded).collect()
+        lock(&self.0).iter().map(|entry| entry.recorded.clone()).collect()
     }
 }

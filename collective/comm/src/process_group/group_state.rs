@@ -133,7 +133,7 @@ impl GroupState {
         Stall {
             group: self.group,
             members,
-            call: call.fingerprint(),
+            call: call.clone(),
             message,
             seconds: waited.as_secs_f64(),
             expired,
@@ -152,7 +152,7 @@ impl GroupState {
         let (call, message) = self.recorder.pending()?;
         let (group, label, direct) = (self.group, self.label.clone(), message.is_some());
         let waits = self.waits.load(Ordering::SeqCst) > 0;
-        waits.then(|| PendingCall { group, label, call: call.fingerprint(), direct })
+        waits.then_some(PendingCall { group, label, call, direct })
     }
 
     pub fn progress(&self) -> GroupProgress {

@@ -127,7 +127,7 @@ impl SharedGroup {
         act: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         let (group, seq, count) = (self.state.group, call.seq, call.count);
-        let span = info_span!("collective", name = call.operation, group, seq, count, dtype = ?call.dtype);
+        let span = info_span!("collective", name = &*call.operation, group, seq, count, dtype = ?call.dtype);
         let _span = span.entered();
         self.state.recorder.enter(call, message);
         let begun = Instant::now();

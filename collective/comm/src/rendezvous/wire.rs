@@ -1,11 +1,11 @@
 //! The control plane's messages.
 
-use crate::{Error, communicator::Fingerprint};
+use crate::{Error, communicator::Call};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, net::SocketAddr};
 
 /// Version of these messages and of the data between ranks. Different versions refuse each other.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 
 /// The first message of a rank. Its format is the same in every version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,11 +86,11 @@ impl Members {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// Its call with the requested number, if it has made and still keeps it.
-    pub asked: Option<Fingerprint>,
+    pub asked: Option<Call>,
     /// Number of its last collective in the group, kept or not, or of the last message between the two ranks.
     pub seq: u64,
     /// Its last call.
-    pub last: Option<Fingerprint>,
+    pub last: Option<Call>,
     /// Whether it is still inside that last call.
     pub inside: bool,
     /// Whether it has destroyed or dropped the group.
@@ -107,7 +107,7 @@ pub(crate) struct PendingCall {
     pub group: u64,
     /// Description of the group, for messages.
     pub label: String,
-    pub call: Fingerprint,
+    pub call: Call,
     /// Whether it is a message between two ranks.
     pub direct: bool,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Stall {
     pub group: u64,
     /// World ranks of the group; empty if these are all ranks.
     pub members: Vec<usize>,
-    pub call: Fingerprint,
+    pub call: Call,
     /// World ranks of sender and receiver of a message, which is not numbered among the collectives.
     pub message: Option<(usize, usize)>,
     pub seconds: f64,

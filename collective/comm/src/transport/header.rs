@@ -1,13 +1,12 @@
-//! Binary form of a call's fingerprint and method, which ranks compare before they exchange data.
-//!
-//! Little endian: seq (8), count (8), operation as ASCII padded with zeros (`SIZE` − 24), dtype (1),
-//! reduction (1), method (1), "d" (1), root (4, all ones for none). Longer names are truncated.
+//! Binary form of a call and its method, which ranks compare before they exchange data.
 
 use super::method::{Method, MethodCall, Side};
-use crate::{DType, ReduceOp, communicator::Fingerprint};
+use crate::{DType, ReduceOp, communicator::Call};
+use bytemuck::{Pod, Zeroable};
+use std::time::Duration;
 
-/// Size in bytes of the header before every message between two ranks: names of 16 letters.
-pub(crate) const HEADER: usize = 40;
+/// Size in bytes of a header.
+pub(crate) const HEADER: usize = size_of::<Header>();
 
 /// In the order of their codes.
 const DTYPES: [DType; 7] =
@@ -17,84 +16,81 @@ const REDUCES: [ReduceOp; 5] =
 const NONE: u8 = 0xff;
 /// Marks a header.
 const MARK: u8 = b'd';
-/// Offset of the operation's name.
-const NAME: usize = 16;
-/// Bytes after the name.
-const TAIL: usize = 8;
 
-/// Encodes a call and its method.
-pub(crate) fn encode<const SIZE: usize>(call: MethodCall<'_>) -> [u8; SIZE] {
-    let root = call.root.map(|root| root as u32);
-    pack(call.method, call.seq, call.count as u64, call.operation, call.dtype, call.reduce, root)
-}
-
-/// [`encode`], from the parts of a call.
-pub(crate) fn pack<const SIZE: usize>(
-    method: Method,
-    seq: u64,
+/// A call and its method, in the byte order of the machine, which is the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub seq: u64,
     count: u64,
-    operation: &str,
-    dtype: DType,
-    reduce: Option<ReduceOp>,
-    root: Option<u32>,
-) -> [u8; SIZE] {
-    let mut header = [0; SIZE];
-    header[0..8].copy_from_slice(&seq.to_le_bytes());
-    header[8..NAME].copy_from_slice(&count.to_le_bytes());
-    let (name, tail) = header[NAME..].split_at_mut(SIZE - NAME - TAIL);
-    for (byte, letter) in name.iter_mut().zip(operation.bytes()) {
-        *byte = letter;
+    /// ASCII, padded with zeros. Longer names are truncated.
+    name: [u8; 40],
+    dtype: u8,
+    /// [`NONE`] for none.
+    reduce: u8,
+    method: u8,
+    /// [`MARK`]
+    mark: u8,
+    /// All ones for none.
+    root: u32,
+}
+
+// SAFETY: integers, which may be zero.
+unsafe impl Zeroable for Header {}
+// SAFETY: integers without padding between and after them, which may have any bits.
+unsafe impl Pod for Header {}
+
+impl Header {
+    pub fn new(call: MethodCall<'_>) -> Self {
+        let mut name = [0; 40];
+        name.iter_mut().zip(call.operation.bytes()).for_each(|(byte, letter)| *byte = letter);
+        Header {
+            seq: call.seq,
+            count: call.count as u64,
+            name,
+            dtype: call.dtype as u8,
+            reduce: call.reduce.map_or(NONE, |reduce| reduce as u8),
+            method: call.method as u8,
+            mark: MARK,
+            root: call.root.map_or(u32::MAX, |root| root as u32),
+        }
     }
-    tail[0] = dtype as u8;
-    tail[1] = reduce.map_or(NONE, |reduce| reduce as u8);
-    (tail[2], tail[3]) = (method.code(), MARK);
-    tail[4..].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
-    header
-}
 
-/// Decodes a call and its method; `None` for bytes that [`encode`] does not produce.
-pub(crate) fn decode<const SIZE: usize>(header: &[u8; SIZE]) -> Option<(Fingerprint, Method)> {
-    let word = |at: usize| header[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-    let (name, tail) = header[NAME..].split_at(SIZE - NAME - TAIL);
-    let (name, padding) = name.split_at(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
-    // Bytes after the padding would make two different headers decode to the same call.
-    let padded = padding.iter().all(|byte| *byte == 0);
-    let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-    if tail[3] != MARK || name.is_empty() || !padded || !name.iter().all(printable) {
-        return None;
+    /// The call and its method; `None` for bytes that [`Header::new`] does not produce.
+    pub fn decode(&self) -> Option<(Call, Method)> {
+        let length = self.name.iter().position(|byte| *byte == 0).unwrap_or(self.name.len());
+        let (name, padding) = self.name.split_at(length);
+        // Bytes after the padding would make two different headers decode to the same call.
+        let padded = padding.iter().all(|byte| *byte == 0);
+        let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+        if self.mark != MARK || name.is_empty() || !padded || !name.iter().all(printable) {
+            return None;
+        }
+        let call = Call {
+            seq: self.seq,
+            count: self.count.try_into().ok()?,
+            operation: String::from_utf8(name.to_vec()).ok()?.into(),
+            dtype: *DTYPES.get(usize::from(self.dtype))?,
+            reduce: if self.reduce == NONE { None } else { Some(*REDUCES.get(usize::from(self.reduce))?) },
+            root: (self.root != u32::MAX).then_some(self.root as usize),
+            timeout: Duration::ZERO,
+        };
+        Some((call, *Method::ALL.get(usize::from(self.method))?))
     }
-    let root = u32::from_le_bytes(tail[4..].try_into().ok()?);
-    let method = Method::from_code(tail[2])?;
-    let call = Fingerprint {
-        seq: word(0)?,
-        count: word(8)?,
-        operation: String::from_utf8(name.to_vec()).ok()?,
-        dtype: *DTYPES.get(usize::from(tail[0]))?,
-        reduce: if tail[1] == NONE { None } else { Some(*REDUCES.get(usize::from(tail[1]))?) },
-        root: (root != u32::MAX).then_some(root),
-    };
-    Some((call, method))
-}
 
-/// The number of the call in `header`.
-pub(crate) fn seq(header: &[u8]) -> u64 {
-    header.first_chunk().map_or(0, |seq| u64::from_le_bytes(*seq))
-}
-
-/// The side of rank `rank`, which has sent or published `header`, in a mismatch. Accepts any bytes.
-pub(crate) fn side<const SIZE: usize>(rank: usize, header: &[u8; SIZE]) -> Side {
-    match decode(header) {
-        Some((call, method)) => (rank, call.to_string(), Some(method)),
-        None => (rank, "a call that cannot be read".into(), None),
+    /// The side of rank `rank`, which has sent or published this header, in a mismatch. Accepts any bytes.
+    pub fn side(&self, rank: usize) -> Side {
+        match self.decode() {
+            Some((call, method)) => (rank, call.to_string(), Some(method)),
+            None => (rank, "a call that cannot be read".into(), None),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::communicator::Call;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     proptest! {
         #[test]
@@ -102,30 +98,26 @@ mod tests {
             seq: u64, count: usize, dtype in 0usize..7, reduce in 0usize..6, root in prop::option::of(0usize..1000),
         ) {
             let reduce = REDUCES.get(reduce).copied();
-            let timeout = Duration::ZERO;
-            let call = Call { seq, operation: "reduce_scatter", dtype: DTYPES[dtype], count, reduce, root, timeout };
-            for method in [Method::AllReduce, Method::Barrier] {
-                let expected = Some((call.fingerprint(), method));
-                prop_assert_eq!(&decode(&encode::<HEADER>(method.of(&call))), &expected);
-                let header = encode::<64>(method.of(&call));
-                prop_assert_eq!(&decode(&header), &expected);
-                prop_assert_eq!(side(2, &header), (2, call.to_string(), Some(method)));
+            let (operation, timeout) = ("reduce_scatter".into(), Duration::ZERO);
+            let call = Call { seq, operation, dtype: DTYPES[dtype], count, reduce, root, timeout };
+            for method in Method::ALL {
+                let header = Header::new(method.of(&call));
+                prop_assert_eq!(header.decode(), Some((call.clone(), method)));
+                prop_assert_eq!(header.side(2), (2, call.to_string(), Some(method)));
             }
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(bytes: [u8; 32], tail: [u8; 8]) {
-            let mut header = [0; HEADER];
-            header[..32].copy_from_slice(&bytes);
-            header[32..].copy_from_slice(&tail);
-            let _ = side(0, &header);
+        fn arbitrary_bytes_never_panic(bytes: [[u8; 32]; 2]) {
+            let _ = bytemuck::cast::<_, Header>(bytes).side(0);
         }
     }
 
     #[test]
     fn arbitrary_words_are_described() {
         for byte in [0, 0xff] {
-            assert_eq!(side(0, &[byte; 64]), (0, "a call that cannot be read".into(), None));
+            let header: Header = bytemuck::cast([byte; HEADER]);
+            assert_eq!(header.side(0), (0, "a call that cannot be read".into(), None));
         }
     }
 }

@@ -27,7 +27,8 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    const ALL: [Method; 9] = [
+    /// In the order of their codes.
+    pub const ALL: [Method; 9] = [
         Method::AllReduce,
         Method::Reduce,
         Method::ReduceScatter,
@@ -38,16 +39,6 @@ impl Method {
         Method::Message,
         Method::Barrier,
     ];
-
-    /// Code for peers, never 0.
-    pub fn code(self) -> u8 {
-        self as u8 + 1
-    }
-
-    /// The inverse of [`Method::code`].
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|method| method.code() == code)
-    }
 
     const fn name(self) -> &'static str {
         match self {
@@ -138,14 +129,6 @@ pub(crate) fn mismatch((rank_a, call_a, a): Side, (rank_b, call_b, b): Side) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn method_codes_round_trip() {
-        for method in Method::ALL {
-            assert_eq!(Method::from_code(method.code()), Some(method));
-        }
-        assert_eq!([0, 10, u8::MAX].map(Method::from_code), [None; 3]);
-    }
 
     #[test]
     fn methods_are_named_if_nothing_else_differs() {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error,
-    communicator::Fingerprint,
+    communicator::Call,
     rendezvous::{
         PEER_LOSS_GRACE,
         diagnosis::{contradiction, timeout},
@@ -94,7 +94,7 @@ impl ServerState {
         let id = self.inquiries.count;
         let ranks = stall.members.iter().copied().chain([asker]);
         let unanswered: BTreeSet<usize> = ranks.filter(|rank| self.present(*rank)).collect();
-        let Stall { group, call: Fingerprint { seq, .. }, message, .. } = stall;
+        let Stall { group, call: Call { seq, .. }, message, .. } = stall;
         self.tell(unanswered.iter().copied(), &Event::Where { inquiry: id, group, seq, message });
         let (places, deadline) = (HashMap::new(), Instant::now() + INQUIRY);
         self.inquiries.current = Some(Inquiry { id, asker, stall, places, unanswered, deadline, found });

@@ -1,13 +1,9 @@
 //! A rank's current call in shared memory, so that peers can compare.
 
-use crate::transport::{header, method::MethodCall};
+use crate::transport::header::{HEADER, Header};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of words; room for a name of 40 letters.
-const WORDS: usize = 8;
-
-/// The header of a call, as it was published at one moment.
-pub type Announced = [u8; 8 * WORDS];
+const WORDS: usize = HEADER / 8;
 
 /// The header of a call in shared words, readable by every rank.
 #[repr(C)]
@@ -15,14 +11,13 @@ pub type Announced = [u8; 8 * WORDS];
 pub struct Announcement([AtomicU64; WORDS]);
 
 impl Announcement {
-    pub fn publish(&self, call: MethodCall<'_>) {
-        let words: [u64; WORDS] = bytemuck::cast::<Announced, _>(header::encode(call));
-        for (shared, word) in self.0.iter().zip(words) {
-            shared.store(word, Ordering::Relaxed);
-        }
+    pub fn publish(&self, header: Header) {
+        let words: [u64; WORDS] = bytemuck::cast(header);
+        self.0.iter().zip(words).for_each(|(shared, word)| shared.store(word, Ordering::Relaxed));
     }
 
-    pub fn read(&self) -> Announced {
+    /// The header as it was published at one moment.
+    pub fn read(&self) -> Header {
         bytemuck::cast::<[u64; WORDS], _>(std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed)))
     }
 }

@@ -4,12 +4,12 @@
 //! until it is read, whatever its receiver. Messages do not pass the gates, so that collectives can proceed
 //! while one waits.
 
-use super::{LocalRank, Session, announcement::Announced, failure::Failure, region::MESSAGE};
+use super::{LocalRank, Session, failure::Failure, region::MESSAGE};
 use crate::{
     Error, Result,
     communicator::{Call, Communicator},
     transport::{
-        header,
+        header::Header,
         method::{Method, mismatch},
     },
 };
@@ -31,7 +31,7 @@ impl LocalRank {
         let outbox = &region.slot(rank).outbox;
         let before = (outbox.to.load(Relaxed) as usize).saturating_sub(1).min(region.world() - 1);
         session.wait_for(&outbox.taken, outbox.posted.load(), &|rank| *rank == before)?;
-        outbox.call.publish(call);
+        outbox.call.publish(Header::new(call));
         outbox.to.store(to as u32 + 1, Release);
         for (piece, data) in pieces(data.len()).map(|range| &data[range]).enumerate() {
             // The area was last used by the piece before the previous one.
@@ -96,12 +96,12 @@ impl LocalRank {
 
 impl Session<'_> {
     /// Checks that the sender's call equals this rank's.
-    fn agree_with(&mut self, from: usize, sent: Announced) -> Result<()> {
-        if sent == header::encode(self.call) {
+    fn agree_with(&mut self, from: usize, sent: Header) -> Result<()> {
+        if sent == Header::new(self.call) {
             return Ok(());
         }
         let rank = self.member.rank;
-        let error = mismatch(header::side(from, &sent), self.call.side(rank));
+        let error = mismatch(sent.side(from), self.call.side(rank));
         Err(self.fail(Failure::Mismatch { by: rank }, error))
     }
 }

@@ -18,7 +18,7 @@ mod session;
 mod stream;
 mod wait;
 
-use super::method::MethodCall;
+use super::{header::Header, method::MethodCall};
 use crate::{Error, Result, sync::lock};
 use failure::Failure;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, PRESENT, Region};
@@ -72,7 +72,7 @@ impl LocalRank {
     fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a>> {
         let mut session = self.open(call)?;
         session.state.calls += 1;
-        self.region.slot(self.rank).calls[session.parity()].publish(call);
+        self.region.slot(self.rank).calls[session.parity()].publish(Header::new(call));
         Ok(session)
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Error, Result,
     transport::{
-        header,
+        header::Header,
         method::{MethodCall, mismatch},
     },
 };
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
         let Some(other) = (1..region.world()).find(|rank| announced(*rank) != first) else {
             return Ok(());
         };
-        let error = mismatch(header::side(0, &first), header::side(other, &announced(other)));
+        let error = mismatch(first.side(0), announced(other).side(other));
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 
@@ -181,15 +181,15 @@ impl<'a> Session<'a> {
     fn whereabouts(&self, rank: usize) -> String {
         let slot = self.member.region.slot(rank);
         let [even, odd] = [0, 1].map(|parity| slot.calls[parity].read());
-        let last = if header::seq(&odd) > header::seq(&even) { odd } else { even };
+        let last = if odd.seq > even.seq { odd } else { even };
         if slot.presence.load(Acquire) == ABSENT {
             format!("rank {rank} has not joined")
-        } else if last == header::encode(self.call) {
+        } else if last == Header::new(self.call) {
             format!("rank {rank} joined the call, but did not finish it")
-        } else if header::seq(&last) == 0 {
+        } else if last.seq == 0 {
             format!("rank {rank} has not joined the call; it has made no call yet")
         } else {
-            format!("rank {rank} has not joined the call; its last call was {}", header::side(rank, &last).1)
+            format!("rank {rank} has not joined the call; its last call was {}", last.side(rank).1)
         }
     }
 }

@@ -17,7 +17,7 @@ mod operation;
 pub(crate) use meet::{address, look_up, publish, world};
 
 use super::{
-    header::{self, HEADER},
+    header::{HEADER, Header},
     method::{Deadline, Method, MethodCall, mismatch},
 };
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
     reduce::reduce_in_rank_order,
     sync::lock,
 };
+use bytemuck::{bytes_of, pod_read_unaligned};
 use library::{Library, check};
 use mpi::ffi;
 use operation::{Memory, count, run};
@@ -88,18 +89,18 @@ impl Mpi {
 
     /// Compares this rank's call with those of all others.
     fn agree(&self, limits: Deadline<'_>) -> Result<()> {
-        let own = header::encode::<HEADER>(limits.call);
-        let all = self.gather_all(limits, own.to_vec())?.recv;
+        let own = Header::new(limits.call);
+        let all = self.gather_all(limits, bytes_of(&own).to_vec())?.recv;
         let mut others = all.chunks_exact(HEADER).enumerate();
-        match others.find(|(_, other)| *other != own) {
+        match others.find(|(_, other)| *other != bytes_of(&own)) {
             Some((rank, other)) => Err(self.mismatch(limits.call, rank, other)),
             None => Ok(()),
         }
     }
 
+    /// The error for the header of another rank, of [`HEADER`] bytes.
     fn mismatch(&self, call: MethodCall<'_>, rank: usize, header: &[u8]) -> Error {
-        let theirs = header.first_chunk().unwrap_or(&[0; HEADER]);
-        mismatch(call.side(self.world.rank), header::side(rank, theirs))
+        mismatch(call.side(self.world.rank), pod_read_unaligned::<Header>(header).side(rank))
     }
 
     /// Reduces this rank's part of `send`, which has an equal part for every rank.
@@ -250,8 +251,8 @@ impl Communicator for Mpi {
         let call = Method::Message.of(call);
         let limits = self.limits(call);
         let _turn = lock(&self.outgoing[to]);
-        let head = header::encode::<HEADER>(call);
-        for piece in std::iter::once(&head[..]).chain(data.chunks(PIECE)) {
+        let head = Header::new(call);
+        for piece in std::iter::once(bytes_of(&head)).chain(data.chunks(PIECE)) {
             let n = count(piece.len())?;
             // SAFETY: the memory has n bytes.
             run(limits, Memory::new(piece.to_vec(), 0), |from, _, request| unsafe {
@@ -274,7 +275,7 @@ impl Communicator for Mpi {
             Ok(memory.recv)
         };
         let head = receive(HEADER)?;
-        if head != header::encode::<HEADER>(call) {
+        if head != bytes_of(&Header::new(call)) {
             return Err(self.mismatch(call, from, &head));
         }
         for piece in data.chunks_mut(PIECE) {

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// First word of the memory; changes with the layout and content.
-const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm04");
+const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm05");
 
 /// A group's memory, mapped but not joined.
 #[derive(Debug)]

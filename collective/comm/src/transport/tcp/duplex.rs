@@ -12,10 +12,11 @@ use crate::{
     Error, Result,
     rendezvous::secret::retry,
     transport::{
-        header::{self, HEADER},
+        header::{HEADER, Header},
         method::{Deadline, mismatch},
     },
 };
+use bytemuck::{Zeroable, bytes_of, bytes_of_mut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -26,17 +27,12 @@ use std::{
 const SLICES: usize = 8;
 
 /// Sends what the transfer allows; returns whether anything was sent.
-fn push(
-    mut stream: &TcpStream,
-    transfer: &mut Transfer,
-    head: &[u8; HEADER],
-    memory: &Memory,
-) -> io::Result<bool> {
+fn push(mut stream: &TcpStream, transfer: &mut Transfer, head: &Header, memory: &Memory) -> io::Result<bool> {
     if !transfer.ready() {
         return Ok(false);
     }
     let mut slices = [IoSlice::new(&[]); SLICES];
-    slices[0] = IoSlice::new(&head[transfer.head..]);
+    slices[0] = IoSlice::new(&bytes_of(head)[transfer.head..]);
     let open = transfer.parts[transfer.moved..]
         .iter()
         .take(transfer.open.unwrap_or(0).saturating_sub(transfer.moved));
@@ -59,7 +55,7 @@ fn push(
 fn pull(
     mut stream: &TcpStream,
     transfer: &mut Transfer,
-    head: &mut [u8; HEADER],
+    head: &mut Header,
     memory: &mut Memory,
 ) -> io::Result<bool> {
     if !transfer.ready() {
@@ -68,7 +64,7 @@ fn pull(
     let part = transfer.parts.get(transfer.moved).filter(|_| transfer.open > Some(transfer.moved));
     let body: &mut [u8] = part.map_or(&mut [], |part| memory.write(part, transfer.skip));
     let read = if transfer.head < HEADER {
-        let head = IoSliceMut::new(&mut head[transfer.head..]);
+        let head = IoSliceMut::new(&mut bytes_of_mut(head)[transfer.head..]);
         stream.read_vectored(&mut [head, IoSliceMut::new(body)])
     } else {
         stream.read(body)
@@ -93,8 +89,8 @@ pub(super) fn run(
     duplexes: &mut [Duplex],
     mut progress: Progress,
 ) -> Result<()> {
-    let head = header::encode::<HEADER>(deadline.call);
-    let mut heads = vec![[0; HEADER]; duplexes.len()];
+    let head = Header::new(deadline.call);
+    let mut heads = vec![Header::zeroed(); duplexes.len()];
     progress(memory, duplexes);
     loop {
         let mut moved = false;
@@ -113,7 +109,7 @@ pub(super) fn run(
             moved |= push(stream, &mut duplex.send, &head, memory).map_err(lost)?;
             moved |= pull(stream, &mut duplex.recv, peer_head, memory).map_err(lost)?;
             if !headed && duplex.recv.head == HEADER && *peer_head != head {
-                return Err(mismatch(deadline.call.side(me), header::side(rank, peer_head)));
+                return Err(mismatch(deadline.call.side(me), peer_head.side(rank)));
             }
         }
         if moved {

@@ -39,7 +39,7 @@ impl Machines {
     pub fn all_reduce(&self, call: &Call, reduction: Reduction, buffer: &mut [u8]) -> Result<()> {
         let (dtype, operation) = partial_type(call.dtype);
         let sum = if reduction.op == ReduceOp::Mean { ReduceOp::Sum } else { reduction.op };
-        let inner = Call { dtype, operation, reduce: Some(sum), ..call.clone() };
+        let inner = Call { dtype, operation: operation.into(), reduce: Some(sum), ..call.clone() };
         if dtype == call.dtype && reduction.op == sum {
             return self.reduce_by_machine(&inner, buffer);
         }

@@ -25,7 +25,7 @@ fn every_kind_of_mismatch_is_an_error_on_all_ranks_with_both_calls() {
     let base = summing(5, 1000, Duration::from_secs(60));
     let others = [
         Call { seq: 6, ..base.clone() },
-        Call { operation: "broadcast", ..base.clone() },
+        Call { operation: "broadcast".into(), ..base.clone() },
         Call { dtype: DType::I32, ..base.clone() },
         Call { count: 300_000, ..base.clone() },
         Call { reduce: Some(ReduceOp::Max), ..base.clone() },
@@ -34,7 +34,7 @@ fn every_kind_of_mismatch_is_an_error_on_all_ranks_with_both_calls() {
     for make in TRANSPORTS {
         for other in &others {
             let group = make(3);
-            let results = on_all(&group, |rank, communicator| match (rank, other.operation) {
+            let results = on_all(&group, |rank, communicator| match (rank, &*other.operation) {
                 (2, "broadcast") => {
                     let call = Call { root: Some(0), ..other.clone() };
                     communicator.broadcast(&call, &mut vec![0; 4000])
@@ -47,7 +47,7 @@ fn every_kind_of_mismatch_is_an_error_on_all_ranks_with_both_calls() {
                     panic!("{other}: {result:?}");
                 };
                 assert_eq!(call_a, base.to_string());
-                assert!(call_b != call_a && call_b.starts_with(other.operation), "{call_b}");
+                assert!(call_b != call_a && call_b.starts_with(&*other.operation), "{call_b}");
             }
             // The group is unusable and returns the cause.
             let again = all_reduce(group[1].as_ref(), &summing(7, 1, Duration::from_secs(60)));
