@@ -1,7 +1,7 @@
 //! Collectives and point-to-point messages on slices of numbers.
 
-use super::ProcessGroup;
-use crate::{CallSpec, DType, Element, Error, ReduceOp, Result};
+use super::{ProcessGroup, flight_recorder::Endpoints};
+use crate::{CallSpec, Communicator, DType, Element, Error, ReduceOp, Result, communicator::Call};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 impl ProcessGroup {
@@ -144,11 +144,8 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if `to` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
         let to = self.peer("send to", to)?;
-        self.with_permit(|group| {
-            let spec = CallSpec::new("send_recv", T::DTYPE, data.len());
-            let shared = &group.shared;
-            shared.pass(spec, shared.state.world.rank, to, |comm, call| comm.send(call, to, cast_slice(data)))
-        })
+        let (spec, ends) = (CallSpec::new("send_recv", T::DTYPE, data.len()), (self.rank(), to));
+        self.run_between(spec, Some(ends), |comm, call| comm.send(call, to, cast_slice(data)))
     }
 
     /// Receives a message of rank `from` into `data`, which must be of the same length.
@@ -157,13 +154,21 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if `from` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
         let from = self.peer("receive from", from)?;
-        self.with_permit(|group| {
-            let spec = CallSpec::new("send_recv", T::DTYPE, data.len());
-            let shared = &group.shared;
-            shared.pass(spec, from, shared.state.world.rank, |comm, call| {
-                comm.recv(call, from, cast_slice_mut(data))
-            })
-        })
+        let (spec, ends) = (CallSpec::new("send_recv", T::DTYPE, data.len()), (from, self.rank()));
+        self.run_between(spec, Some(ends), |comm, call| comm.recv(call, from, cast_slice_mut(data)))
+    }
+
+    fn run(&self, spec: CallSpec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>) -> Result<()> {
+        self.run_between(spec, None, act)
+    }
+
+    fn run_between(
+        &self,
+        spec: CallSpec,
+        endpoints: Option<Endpoints>,
+        act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>,
+    ) -> Result<()> {
+        self.with_permit(|group| group.shared.run(spec, endpoints, act))
     }
 
     fn peer(&self, what: &str, peer: usize) -> Result<usize> {

@@ -184,7 +184,7 @@ impl ProcessGroup {
         self.with_permit_and(
             || order.ticket(|| ()).0,
             |group, ticket| {
-                group.shared.run(call, |comm, call| {
+                group.shared.run(call, None, |comm, call| {
                     comm.barrier(call)?;
                     wait_for_device(&ticket, call)?;
                     let compared = Compared::now(call);

@@ -25,8 +25,7 @@ pub use place::Place;
 pub use work::Work;
 
 use crate::{
-    CallSpec, Communicator, Error, Result, Store, World,
-    communicator::Call,
+    Error, Result, Store, World,
     rendezvous::{GroupProbe, control::Control},
 };
 use group_state::GroupState;
@@ -168,9 +167,5 @@ impl ProcessGroup {
         let _waiting = self.shared.state.wait();
         let (_permit, value) = self.shared.state.queue.take(create)?;
         act(&ProcessGroup { shared: self.shared.clone(), has_permit: true }, value)
-    }
-
-    fn run<R>(&self, spec: CallSpec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>) -> Result<R> {
-        self.with_permit(|group| group.shared.run(spec, act))
     }
 }

@@ -69,18 +69,35 @@ impl SharedGroup {
         Err(Error::Poisoned(Box::new(cause)))
     }
 
-    /// Makes one collective call. The caller holds the call permit.
+    /// Makes one collective call, or passes a message between its `endpoints`, one of which is this rank. The caller
+    /// holds the call permit.
     ///
     /// # Errors
     /// The first cause, if the call or the group fails.
     pub fn run<R>(
         &self,
         spec: CallSpec,
+        endpoints: Option<Endpoints>,
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
         self.alive()?;
-        let call = spec.numbered(self.state.next_seq(), self.state.timeout);
-        self.record(&call, None, || act(self.state.comm.as_ref(), &call))
+        let (spec, seq) = match endpoints {
+            None => (spec, self.state.next_seq()),
+            Some((from, to)) => (spec.root(from), self.state.next_message(from, to)),
+        };
+        let call = &spec.numbered(seq, self.state.timeout);
+        let (group, count) = (self.state.group, call.count);
+        let span = info_span!("collective", name = &*call.operation, group, seq, count, dtype = ?call.dtype);
+        let _span = span.entered();
+        self.state.recorder.enter(call, endpoints);
+        let begun = Instant::now();
+        let result = act(self.state.comm.as_ref(), call)
+            .map_err(|error| self.first_cause(call, endpoints, begun, error));
+        self.state.recorder.leave(result.as_ref().err());
+        if let Err(error) = &result {
+            self.state.write_flight_record(error);
+        }
+        result
     }
 
     /// The call `spec` as the next one, for messages; a call that is not compared yet may precede it.
@@ -100,43 +117,6 @@ impl SharedGroup {
         let cause = self.report(error);
         self.state.write_flight_record(&cause);
         cause
-    }
-
-    /// Passes one message from rank `from` to rank `to`, one of which is this one.
-    ///
-    /// # Errors
-    /// The first cause, if the call or the group fails.
-    pub fn pass<R>(
-        &self,
-        spec: CallSpec,
-        from: usize,
-        to: usize,
-        act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
-    ) -> Result<R> {
-        self.alive()?;
-        let seq = self.state.next_message(from, to);
-        let call = spec.root(from).numbered(seq, self.state.timeout);
-        self.record(&call, Some((from, to)), || act(self.state.comm.as_ref(), &call))
-    }
-
-    /// Runs a call and records it. `message` is set for a message between two ranks.
-    fn record<R>(
-        &self,
-        call: &Call,
-        message: Option<Endpoints>,
-        act: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        let (group, seq, count) = (self.state.group, call.seq, call.count);
-        let span = info_span!("collective", name = &*call.operation, group, seq, count, dtype = ?call.dtype);
-        let _span = span.entered();
-        self.state.recorder.enter(call, message);
-        let begun = Instant::now();
-        let result = act().map_err(|error| self.first_cause(call, message, begun, error));
-        self.state.recorder.leave(result.as_ref().err());
-        if let Err(error) = &result {
-            self.state.write_flight_record(error);
-        }
-        result
     }
 
     /// The first cause behind a transport's error, as the control plane decides.

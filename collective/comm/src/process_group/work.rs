@@ -126,7 +126,7 @@ impl ProcessGroup {
     /// Compares the ranks' calls in the background and registers the result in `compared`.
     pub(super) fn compare(&self, spec: CallSpec, compared: Compared) -> Result<Work<()>> {
         self.start_in(None, move |group| {
-            group.shared.run(spec, |comm, call| {
+            group.shared.run(spec, None, |comm, call| {
                 comm.barrier(call)?;
                 compared.set(call);
                 Ok(())

@@ -32,29 +32,20 @@ impl FromStr for InitMethod {
                 "init method {url:?}: {why}; use env://, tcp://host:port, file:///path or mpi://"
             ))
         };
-        if let Some(rest) = url.strip_prefix("env://") {
-            return if rest.is_empty() {
-                Ok(InitMethod::Env)
-            } else {
-                Err(invalid("env:// takes no address"))
-            };
-        }
-        if let Some(address) = url.strip_prefix("tcp://") {
-            let (host, port) = address.rsplit_once(':').ok_or_else(|| invalid("the port is missing"))?;
-            if host.is_empty() {
-                return Err(invalid("the host is missing"));
+        match url.split_once("://") {
+            Some(("env", "")) => Ok(InitMethod::Env),
+            Some(("env", _)) => Err(invalid("env:// takes no address")),
+            Some(("tcp", address)) => {
+                let (host, port) = address.rsplit_once(':').ok_or_else(|| invalid("the port is missing"))?;
+                if host.is_empty() {
+                    return Err(invalid("the host is missing"));
+                }
+                port.parse::<u16>().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
+                Ok(InitMethod::Tcp(address.into()))
             }
-            port.parse::<u16>().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
-            return Ok(InitMethod::Tcp(address.into()));
-        }
-        if let Some(path) = url.strip_prefix("file://") {
-            if !path.starts_with('/') {
-                return Err(invalid("the path must be absolute"));
-            }
-            return Ok(InitMethod::File(path.into()));
-        }
-        match url {
-            "mpi://" => Ok(InitMethod::Mpi),
+            Some(("file", path)) if path.starts_with('/') => Ok(InitMethod::File(path.into())),
+            Some(("file", _)) => Err(invalid("the path must be absolute")),
+            Some(("mpi", "")) => Ok(InitMethod::Mpi),
             _ => Err(invalid("unknown scheme")),
         }
     }

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn arbitrary_words_are_described() {
-        for byte in [0, 0xff] {
+        for byte in [0u8, 0xff] {
             let header: Header = bytemuck::cast([byte; HEADER]);
             assert_eq!(header.side(0), (0, "a call that cannot be read".into(), None));
         }

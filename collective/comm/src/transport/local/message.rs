@@ -26,7 +26,7 @@ impl LocalRank {
     pub(super) fn send_message(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         self.check_peer(call, to)?;
         let call = Method::Message.of(call);
-        let mut session = self.open(call)?;
+        let mut session = Session::open(self, call)?;
         let (region, rank) = (&self.region, self.rank);
         let outbox = &region.slot(rank).outbox;
         let before = (outbox.to.load(Relaxed) as usize).saturating_sub(1).min(region.world() - 1);
@@ -54,7 +54,7 @@ impl LocalRank {
     /// As [`Communicator`](crate::Communicator).
     pub(super) fn receive_message(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         self.check_peer(call, from)?;
-        let mut session = self.open(Method::Message.of(call))?;
+        let mut session = Session::open(self, Method::Message.of(call))?;
         let region = &self.region;
         let outbox = &region.slot(from).outbox;
         for range in pieces(data.len()) {

@@ -8,7 +8,6 @@
 //! then fail: a group does not recover. A process that has ended is detected by the control plane, which aborts
 //! the communicator.
 
-mod announcement;
 mod failure;
 pub mod memory;
 mod message;
@@ -18,8 +17,7 @@ mod session;
 mod stream;
 mod wait;
 
-use super::{header::Header, method::MethodCall};
-use crate::{Error, Result, sync::lock};
+use crate::{Error, Result};
 use failure::Failure;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, PRESENT, Region};
 use session::Session;
@@ -63,29 +61,6 @@ impl LocalRank {
             return Err(Error::Invalid(format!("two processes of this machine have rank {rank}")));
         }
         Ok(LocalRank { region, rank, state: Mutex::default() })
-    }
-
-    /// Begins a collective and publishes it for comparison.
-    ///
-    /// # Errors
-    /// If the group has failed.
-    fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a>> {
-        let mut session = self.open(call)?;
-        session.state.calls += 1;
-        self.region.slot(self.rank).calls[session.parity()].publish(Header::new(call));
-        Ok(session)
-    }
-
-    fn open<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a>> {
-        let state = lock(&self.state);
-        if let Some(first) = &state.failed {
-            return Err(Error::Poisoned(Box::new(first.clone())));
-        }
-        let mut session = Session::new(self, state, call);
-        match self.failure() {
-            Some(failure) => Err(session.peer_failure(failure, &[])),
-            None => Ok(session),
-        }
     }
 
     /// Whether rank `rank` has closed its communicator.

@@ -1,9 +1,9 @@
 //! The collectives as stages of a [`stream`](super::stream), in safe code on slices.
 
 use super::{
-    LocalRank,
+    LocalRank, Session,
     failure::Failure,
-    region::{PIECE, SMALL},
+    region::PIECE,
     stream::{LINE, Pieces, Stage},
 };
 use crate::{
@@ -24,7 +24,7 @@ impl Communicator for LocalRank {
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {
-        let mut session = self.begin(Method::Barrier.of(call))?;
+        let mut session = Session::begin(self, Method::Barrier.of(call))?;
         session.enter()?;
         session.finish();
         Ok(())
@@ -44,12 +44,11 @@ impl Communicator for LocalRank {
         let reduction = Reduction::of(call, self.world())?;
         expect_len(call, "buffer", buffer.len(), 1)?;
         expect_parts(call, size)?;
-        let area = area_for(buffer.len());
-        let (part, each) = (buffer.len() / size, share_of_area(area, size));
+        let (part, each) = (buffer.len() / size, share_of_area(size));
         let of_rank = |rank: usize, piece: &Range<usize>| rank * part + piece.start..rank * part + piece.end;
         let (call, pieces) = (Method::ReduceScatter.of(call), Pieces::new(part, each));
         // An area holds the same range of the parts of all ranks, `each` bytes apart.
-        self.exchange_or_stream(call, pieces, area, |piece, stage| match stage {
+        self.exchange_or_stream(call, pieces, |piece, stage| match stage {
             Stage::Fill(input) => {
                 for rank in (0..size).filter(|rank| *rank != me) {
                     input[rank * each..][..piece.len()].copy_from_slice(&buffer[of_rank(rank, &piece)]);
@@ -66,9 +65,8 @@ impl Communicator for LocalRank {
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
-        let area = area_for(buffer.len());
-        let (call, pieces) = (Method::Broadcast.of(call), Pieces::new(buffer.len(), area));
-        self.exchange_or_stream(call, pieces, area, |piece, stage| match stage {
+        let (call, pieces) = (Method::Broadcast.of(call), Pieces::new(buffer.len(), PIECE));
+        self.exchange_or_stream(call, pieces, |piece, stage| match stage {
             Stage::Fill(input) if root == self.rank => {
                 input[..piece.len()].copy_from_slice(&buffer[piece]);
             }
@@ -95,11 +93,10 @@ impl Communicator for LocalRank {
         if root == me {
             expect_len(call, "input", all.len(), size)?;
         }
-        let area = area_for(mine.len().saturating_mul(size));
-        let (part, each) = (mine.len(), share_of_area(area, size));
+        let (part, each) = (mine.len(), share_of_area(size));
         let (call, pieces) = (Method::Scatter.of(call), Pieces::new(part, each));
         // The root's area holds the same range of the parts of all ranks, `each` bytes apart.
-        self.exchange_or_stream(call, pieces, area, |piece, stage| match stage {
+        self.exchange_or_stream(call, pieces, |piece, stage| match stage {
             Stage::Fill(input) if root == me => {
                 for rank in (0..size).filter(|rank| *rank != me) {
                     let from = &all[rank * part..][piece.clone()];
@@ -135,7 +132,7 @@ impl LocalRank {
         let reduction = Reduction::of(&call, self.world())?;
         expect_len(&call, "buffer", buffer.len(), 1)?;
         // For a small buffer it is faster that every rank reduces everything than to synchronise a second time.
-        if buffer.len() <= SMALL && buffer.len() * size <= 2 * SMALL {
+        if buffer.len() <= PIECE && buffer.len() * size <= 2 * PIECE {
             return self.exchange(call, buffer.len(), &mut |piece, stage| match stage {
                 Stage::Fill(input) => input[piece].copy_from_slice(buffer),
                 Stage::Work(inputs, _) if wants => {
@@ -175,8 +172,7 @@ impl LocalRank {
         if wants {
             expect_len(&call, "output", out.len(), self.region.world())?;
         }
-        let area = area_for(mine.len());
-        self.exchange_or_stream(call, Pieces::new(mine.len(), area), area, |piece, stage| match stage {
+        self.exchange_or_stream(call, Pieces::new(mine.len(), PIECE), |piece, stage| match stage {
             Stage::Fill(input) => input[..piece.len()].copy_from_slice(&mine[piece]),
             // `chunks_exact_mut` panics on 0.
             Stage::Work(inputs, _) if wants && !mine.is_empty() => {
@@ -188,20 +184,6 @@ impl LocalRank {
             }
             _ => {}
         })
-    }
-
-    fn exchange_or_stream(
-        &self,
-        call: MethodCall<'_>,
-        pieces: Pieces,
-        area: usize,
-        mut execute: impl FnMut(Range<usize>, Stage<'_, '_>),
-    ) -> Result<()> {
-        if area == SMALL && pieces.count == 1 {
-            self.exchange(call, pieces.bytes, &mut execute)
-        } else {
-            self.stream(call, pieces, &mut execute)
-        }
     }
 
     fn root(&self, call: &Call) -> Result<usize> {
@@ -233,14 +215,9 @@ fn expect_parts(call: &Call, world: usize) -> Result<()> {
     Err(Error::Invalid(format!("{call} cannot be split into {world} equal parts: pad the buffer")))
 }
 
-/// Size of the areas for a contribution of `bytes` bytes.
-fn area_for(bytes: usize) -> usize {
-    if bytes <= SMALL { SMALL } else { PIECE }
-}
-
 /// Size of one rank's share of an area that holds data for each rank: whole lines, at least one.
-fn share_of_area(area: usize, world: usize) -> usize {
-    area / world / LINE * LINE
+fn share_of_area(world: usize) -> usize {
+    PIECE / world / LINE * LINE
 }
 
 /// The part of `piece`, a range of bytes, that `rank` reduces for all; whole lines.
@@ -257,7 +234,7 @@ mod tests {
 
     #[test]
     fn pieces_cover_a_buffer_once() {
-        for area in [LINE, SMALL, PIECE] {
+        for area in [LINE, PIECE] {
             for bytes in [0, 1, LINE, area - 1, area, area + 1, 3 * area - 1, 3 * area, 10 * area + 8] {
                 let pieces = Pieces::new(bytes, area);
                 let mut at = 0;
@@ -275,7 +252,7 @@ mod tests {
     #[test]
     fn shares_cover_a_piece_once_and_fit() {
         for world in [1, 2, 3, 7, 64, MAX_WORLD] {
-            assert!(share_of_area(SMALL, world) >= LINE);
+            assert!(share_of_area(world) >= LINE);
             for piece in [0..0, 0..8, 512..512 + PIECE, 128..PIECE - 8] {
                 let mut at = piece.start;
                 for rank in 0..world {

@@ -1,25 +1,25 @@
 //! Layout of the memory that the ranks of one machine share.
 //!
 //! ```text
-//! Header                       gates and first failure
-//! Slot × world                 state of each rank: one writer each
-//! small × world × 2            inputs of small calls, alternating from call to call
-//! message × world × 2          messages to one other rank, alternating from piece to piece
-//! (input + output) × world × 2 pieces of large calls, alternating from piece to piece
+//! Header              gates and first failure
+//! Slot × world        state of each rank: one writer each
+//! areas × world × 2   data of each rank: one writer each
 //! ```
+//!
+//! The areas of a rank are used alternately: *small*, the inputs of small calls, from call to call; *input* and *output*
+//! of large calls, and *message*, to one other rank, from piece to piece.
 //!
 //! All offsets follow from the world size and the constants of this file. No value read from the memory is
 //! used as a size or an offset.
 
-use super::{announcement::Announcement, memory::Memory, wait::Word};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use super::{memory::Memory, wait::Word};
+use crate::transport::header::{HEADER, Header as CallHeader};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 // Under Miri, small areas cover the same code in less time.
 
-/// Maximum size of a rank's contribution to a call of one exchange.
-pub const SMALL: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
-/// Maximum size of a piece of a rank's input in a large call.
-pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 128 << 10 };
+/// Maximum size of a piece of a rank's input, and of its whole input to a small call.
+pub const PIECE: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
 /// Maximum size of a piece of a message.
 pub const MESSAGE: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
 /// Maximum number of ranks on one machine.
@@ -83,6 +83,23 @@ pub struct Slot {
     /// The last calls of this rank; even and odd ones.
     pub calls: [Announcement; 2],
     pub outbox: Outbox,
+}
+
+/// The header of a rank's call, readable by every rank, so that they can compare.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Announcement([AtomicU64; HEADER / 8]);
+
+impl Announcement {
+    pub fn publish(&self, header: CallHeader) {
+        let words: [u64; HEADER / 8] = bytemuck::cast(header);
+        self.0.iter().zip(words).for_each(|(shared, word)| shared.store(word, Relaxed));
+    }
+
+    /// The header as it was published at one moment.
+    pub fn read(&self) -> CallHeader {
+        bytemuck::cast::<[u64; HEADER / 8], _>(std::array::from_fn(|i| self.0[i].load(Relaxed)))
+    }
 }
 
 /// The messages of one rank to others, one at a time.
@@ -155,32 +172,31 @@ impl Region {
         (0..self.world).map(|rank| self.slot(rank))
     }
 
-    /// [`SMALL`] bytes.
+    /// [`PIECE`] bytes.
     pub fn small(&self, rank: usize, parity: usize) -> *mut u8 {
-        self.at(slots_end(self.world) + (2 * rank + parity) * SMALL, SMALL)
-    }
-
-    /// [`MESSAGE`] bytes.
-    pub fn message(&self, rank: usize, parity: usize) -> *mut u8 {
-        self.at(small_end(self.world) + (2 * rank + parity) * MESSAGE, MESSAGE)
+        self.area(rank, parity, 0, PIECE)
     }
 
     /// [`PIECE`] bytes.
     pub fn input(&self, rank: usize, parity: usize) -> *mut u8 {
-        let stride = PIECE + portion(self.world);
-        self.at(messages_end(self.world) + (2 * rank + parity) * stride, PIECE)
+        self.area(rank, parity, PIECE, PIECE)
+    }
+
+    /// [`MESSAGE`] bytes.
+    pub fn message(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.area(rank, parity, 2 * PIECE, MESSAGE)
     }
 
     /// [`portion`] bytes.
     pub fn output(&self, rank: usize, parity: usize) -> *mut u8 {
-        let stride = PIECE + portion(self.world);
-        self.at(messages_end(self.world) + (2 * rank + parity) * stride + PIECE, portion(self.world))
+        self.area(rank, parity, 2 * PIECE + MESSAGE, portion(self.world))
     }
 
-    fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset + len <= self.memory.len(), "beyond the shared memory");
+    fn area(&self, rank: usize, parity: usize, offset: usize, len: usize) -> *mut u8 {
+        let start = slots_end(self.world) + (2 * rank + parity) * areas(self.world) + offset;
+        assert!(start + len <= self.memory.len(), "beyond the shared memory");
         // SAFETY: in bounds, just checked.
-        unsafe { self.memory.base().add(offset) }
+        unsafe { self.memory.base().add(start) }
     }
 }
 
@@ -193,15 +209,12 @@ fn slots_end(world: usize) -> usize {
     (PAGE + world * size_of::<Slot>()).next_multiple_of(PAGE)
 }
 
-fn small_end(world: usize) -> usize {
-    slots_end(world) + world * 2 * SMALL
-}
-
-fn messages_end(world: usize) -> usize {
-    small_end(world) + world * 2 * MESSAGE
+/// Size of all areas of one parity of a rank.
+fn areas(world: usize) -> usize {
+    (2 * PIECE + MESSAGE + portion(world)).next_multiple_of(PAGE)
 }
 
 /// Size of a group's memory in bytes. Unused pages are never allocated.
 pub fn bytes(world: usize) -> usize {
-    (messages_end(world) + world * 2 * (PIECE + portion(world))).next_multiple_of(PAGE)
+    slots_end(world) + world * 2 * areas(world)
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    sync::lock,
     transport::{
         header::Header,
         method::{MethodCall, mismatch},
@@ -44,12 +45,31 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(
-        member: &'a LocalRank,
-        state: MutexGuard<'a, LocalState>,
-        call: MethodCall<'a>,
-    ) -> Self {
-        Session { member, state, call, started: Instant::now(), finished: false }
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// If the group has failed.
+    pub fn open(member: &'a LocalRank, call: MethodCall<'a>) -> Result<Self> {
+        let state = lock(&member.state);
+        if let Some(first) = &state.failed {
+            return Err(Error::Poisoned(Box::new(first.clone())));
+        }
+        let mut session = Session { member, state, call, started: Instant::now(), finished: false };
+        match member.failure() {
+            Some(failure) => Err(session.peer_failure(failure, &[])),
+            None => Ok(session),
+        }
+    }
+
+    /// Begins a collective and publishes it for comparison.
+    ///
+    /// # Errors
+    /// If the group has failed.
+    pub fn begin(member: &'a LocalRank, call: MethodCall<'a>) -> Result<Self> {
+        let mut session = Self::open(member, call)?;
+        session.state.calls += 1;
+        member.region.slot(member.rank).calls[session.parity()].publish(Header::new(call));
+        Ok(session)
     }
 
     /// 0 and 1 alternately, from call to call; equal on all ranks.

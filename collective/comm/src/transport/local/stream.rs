@@ -18,8 +18,8 @@
 //! call s.
 
 use super::{
-    LocalRank,
-    region::{GateId, PIECE, SMALL, portion},
+    LocalRank, Session,
+    region::{GateId, PIECE, portion},
 };
 use crate::{Result, transport::method::MethodCall};
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub type Execute<'a> = dyn FnMut(Range<usize>, Stage<'_, '_>) + 'a;
 /// A buffer in pieces of equal size, except for the last. Every rank has the same number of pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces {
-    pub bytes: usize,
+    bytes: usize,
     /// Bytes of each piece.
     size: usize,
     /// At least one, which may be empty.
@@ -54,9 +54,9 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Splits into pieces of at most `area` bytes, which is a multiple of [`LINE`].
-    pub fn new(bytes: usize, area: usize) -> Self {
-        let size = bytes.div_ceil(bytes.div_ceil(area).max(1)).next_multiple_of(LINE);
+    /// Splits into pieces of at most `most` bytes, which is a multiple of [`LINE`].
+    pub fn new(bytes: usize, most: usize) -> Self {
+        let size = bytes.div_ceil(bytes.div_ceil(most).max(1)).next_multiple_of(LINE);
         Pieces { bytes, size, count: bytes.div_ceil(size.max(1)).max(1) }
     }
 
@@ -67,7 +67,23 @@ impl Pieces {
 }
 
 impl LocalRank {
-    /// Runs a call on `bytes` bytes in one exchange, with areas of [`SMALL`] bytes.
+    /// Runs a call in one exchange if it has one piece, otherwise piece by piece.
+    ///
+    /// # Errors
+    /// As [`Communicator`](crate::Communicator).
+    pub(super) fn exchange_or_stream(
+        &self,
+        call: MethodCall<'_>,
+        pieces: Pieces,
+        mut execute: impl FnMut(Range<usize>, Stage<'_, '_>),
+    ) -> Result<()> {
+        match pieces.count {
+            1 => self.exchange(call, pieces.bytes, &mut execute),
+            _ => self.stream(call, pieces, &mut execute),
+        }
+    }
+
+    /// Runs a call on `bytes` bytes in one exchange, with areas of [`PIECE`] bytes.
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
@@ -77,14 +93,14 @@ impl LocalRank {
         bytes: usize,
         execute: &mut Execute<'_>,
     ) -> Result<()> {
-        let mut session = self.begin(call)?;
+        let mut session = Session::begin(self, call)?;
         let (parity, rank) = (session.parity(), self.rank);
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.
-        let input = unsafe { writable(self.region.small(rank, parity), SMALL) };
+        let input = unsafe { writable(self.region.small(rank, parity), PIECE) };
         execute(0..bytes, Stage::Fill(input));
         session.enter()?;
         // SAFETY: all ranks have filled their areas, and fill them again only after this call.
-        let of = |rank| unsafe { readable(self.region.small(rank, parity), SMALL) };
+        let of = |rank| unsafe { readable(self.region.small(rank, parity), PIECE) };
         execute(0..bytes, Stage::Work(&of, &mut []));
         session.finish();
         Ok(())
@@ -100,7 +116,7 @@ impl LocalRank {
         pieces: Pieces,
         execute: &mut Execute<'_>,
     ) -> Result<()> {
-        let mut session = self.begin(call)?;
+        let mut session = Session::begin(self, call)?;
         let (region, rank) = (&self.region, self.rank);
         let portion = portion(region.world());
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.

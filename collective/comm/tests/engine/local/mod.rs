@@ -7,7 +7,9 @@ mod failures;
 #[cfg(target_os = "linux")]
 mod processes;
 
-use burn_ddp_comm::{CallSpec, Communicator, DType, ReduceOp, communicator::Call, transport::thread::ThreadGroup};
+use burn_ddp_comm::{
+    CallSpec, Communicator, DType, ReduceOp, communicator::Call, transport::thread::ThreadGroup,
+};
 use std::{thread, time::Duration};
 
 const DTYPES: [DType; 7] =
