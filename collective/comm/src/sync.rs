@@ -1,9 +1,25 @@
-//! Locks and waits that a panic of another thread does not make fail.
+//! Locks and waits that a panic of another thread does not make fail, and pauses of polling threads.
 
 use std::{
+    hint,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
+
+/// A polling thread spins this long, then yields this long, then sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+const YIELD: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// Pauses a thread that has polled since `begun`.
+pub(crate) fn pause(begun: Instant) {
+    match begun.elapsed() {
+        waited if waited < SPIN => hint::spin_loop(),
+        waited if waited < YIELD => thread::yield_now(),
+        _ => thread::sleep(SLEEP),
+    }
+}
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -21,21 +21,15 @@ pub(super) struct RendezvousConfig {
     pub job: Option<String>,
 }
 
-/// The number in an environment variable; `None` if it is not set.
-fn number<T: std::str::FromStr>(name: &str, what: &str) -> Result<Option<T>> {
-    let Ok(text) = env::var(name) else { return Ok(None) };
-    match text.trim().parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => Err(Error::Invalid(format!("environment variable {name} is {text:?}; it must be {what}"))),
-    }
-}
-
-fn required<T>(value: Option<T>, name: &str, method: &str) -> Result<T> {
-    value.ok_or_else(|| {
-        Error::Invalid(format!(
+/// The number in an environment variable that `method` needs.
+fn number<T: std::str::FromStr>(name: &str, what: &str, method: &str) -> Result<T> {
+    let Ok(text) = env::var(name) else {
+        return Err(Error::Invalid(format!(
             "{method} needs the environment variable {name}, which is not set: start the processes with a launcher (burn-ddp launch, torchrun), or set it"
-        ))
-    })
+        )));
+    };
+    let invalid = |_| Error::Invalid(format!("environment variable {name} is {text:?}; it must be {what}"));
+    text.trim().parse().map_err(invalid)
 }
 
 impl RendezvousConfig {
@@ -51,11 +45,11 @@ impl RendezvousConfig {
         let name = &method.map_or_else(|| "init_with_store".into(), InitMethod::to_string);
         let rank = match options.rank.or(mpi.map(|mpi| mpi.rank)) {
             Some(rank) => rank,
-            None => required(number("RANK", "a rank, a whole number from 0")?, "RANK", name)?,
+            None => number("RANK", "a rank, a whole number from 0", name)?,
         };
         let world = match options.world_size.or(mpi.map(|mpi| mpi.size)) {
             Some(world) => world,
-            None => required(number("WORLD_SIZE", "a number of processes, from 1")?, "WORLD_SIZE", name)?,
+            None => number("WORLD_SIZE", "a number of processes, from 1", name)?,
         };
         if world == 0 {
             return Err(Error::Invalid("the world size is 0; it must be at least 1".into()));
@@ -80,7 +74,7 @@ impl RendezvousConfig {
             Some(InitMethod::Mpi) => mpi::address(options.rendezvous_timeout)?,
             Some(InitMethod::Env) => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
-                let port: u16 = required(number("MASTER_PORT", "a port, 1 to 65535")?, "MASTER_PORT", name)?;
+                let port: u16 = number("MASTER_PORT", "a port, 1 to 65535", name)?;
                 // With this variable, torchrun's agent listens on MASTER_PORT itself, and rank 0 uses the
                 // next port.
                 let taken = env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|value| value == "True");

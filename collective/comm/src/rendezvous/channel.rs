@@ -5,7 +5,7 @@ pub use super::frame::Received;
 
 use super::{
     Secret,
-    control::attempt,
+    control::dial,
     frame::{FrameReader, write_frame},
     secret::HANDSHAKE,
     tune_control,
@@ -19,6 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Time between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Time limit of sending one message.
 const SEND: Duration = Duration::from_secs(5);
 
@@ -42,20 +44,12 @@ impl Channel {
     /// [`Error::Unauthenticated`] at once if the secrets differ; [`Error::Io`] if no peer answers.
     pub fn dial(address: &str, secret: &Secret, deadline: Instant) -> Result<Self> {
         loop {
-            let failure = match attempt(address, deadline) {
-                Ok(mut stream) => {
-                    match secret.dial(&mut stream, deadline.min(Instant::now() + 2 * HANDSHAKE)) {
-                        Ok(()) => return Self::new(stream),
-                        Err(error @ Error::Unauthenticated { .. }) => return Err(error),
-                        Err(error) => error,
-                    }
-                }
-                Err(error) => Error::io(format!("connect to {address}"), &error),
-            };
-            if Instant::now() + Duration::from_millis(50) > deadline {
-                return Err(failure);
+            match dial(address, secret, deadline) {
+                Ok(stream) => return Self::new(stream),
+                Err(error @ Error::Unauthenticated { .. }) => return Err(error),
+                Err(error) if Instant::now() + PAUSE > deadline => return Err(error),
+                Err(_) => thread::sleep(PAUSE),
             }
-            thread::sleep(Duration::from_millis(50));
         }
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn connect(
     }
 }
 
-pub(crate) fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
+fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
     let mut failure = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(10));
@@ -94,11 +94,17 @@ pub(crate) fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpSt
     Err(failure)
 }
 
+/// Connects to `address` and authenticates, in one attempt.
+pub(super) fn dial(address: &str, secret: &Secret, deadline: Instant) -> Result<TcpStream> {
+    let mut stream =
+        attempt(address, deadline).map_err(|e| Error::io(format!("connect to {address}"), &e))?;
+    secret.dial(&mut stream, deadline.min(Instant::now() + 2 * HANDSHAKE))?;
+    Ok(stream)
+}
+
 /// The refusal of the server at `address`, if it belongs to another job.
 pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> Option<Error> {
-    let soon = Instant::now() + Duration::from_secs(1);
-    let mut stream = attempt(address, soon).ok()?;
-    secret.dial(&mut stream, soon).ok()?;
+    let stream = dial(address, secret, Instant::now() + Duration::from_secs(1)).ok()?;
     let client = ControlClient::start(0, 0, stream).ok()?;
     client.send(&Request::Hello(Hello::new(0, job)));
     // A process of the same job receives no answer.

@@ -1,9 +1,6 @@
 //! Rendezvous through MPI: rank 0 broadcasts its address and the job's secret.
 
-use super::{
-    Handle, Library,
-    operation::{Memory, count, run},
-};
+use super::{Handle, Library, Mpi};
 use crate::{
     CallSpec, DType, Error, Result, Secret, World,
     rendezvous::{address, secret},
@@ -13,8 +10,7 @@ use mpi::ffi;
 use std::{
     env,
     net::{SocketAddr, UdpSocket},
-    sync::atomic::AtomicBool,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Size of the broadcast address and secret, padded with zeros.
@@ -39,14 +35,8 @@ pub(crate) fn address(timeout: Duration) -> Result<String> {
     let library = Library::get()?;
     let mut name = library.host.clone().into_bytes();
     name.resize(WORDS, 0);
-    let n = count(WORDS)?;
-    // SAFETY: the null-padded name has n bytes, and the memory to receive has n of every rank.
-    let names = with_limits("learn the hosts' names from MPI", timeout, |limits| {
-        run(limits, Memory::new(name, WORDS * library.size), |from, to, request| unsafe {
-            let bytes = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Iallgather(from, n, bytes, to, n, bytes, everyone().0, request)
-        })
-    })?;
+    let names =
+        with_limits("learn the hosts' names from MPI", timeout, |mpi, limits| mpi.gather_all(limits, name))?;
     let own = &names.recv[..WORDS];
     let Some(other) = names.recv.chunks_exact(WORDS).find(|name| *name != own) else {
         return Ok("127.0.0.1:0".into());
@@ -103,32 +93,22 @@ fn text(padded: &[u8]) -> String {
     String::from_utf8_lossy(&padded[..end]).into_owned()
 }
 
-fn everyone() -> Handle {
-    // SAFETY: a constant of the library.
-    Handle(unsafe { ffi::RSMPI_COMM_WORLD })
-}
-
 fn broadcast(words: Vec<u8>, timeout: Duration) -> Result<Vec<u8>> {
-    let n = count(words.len())?;
-    let memory = Memory { recv: words, ..Memory::default() };
-    with_limits("learn from MPI where rank 0 listens", timeout, |limits| {
-        // SAFETY: the memory has n bytes.
-        run(limits, memory, |_, both, request| unsafe {
-            ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, 0, everyone().0, request)
-        })
+    with_limits("learn from MPI where rank 0 listens", timeout, |mpi, limits| {
+        mpi.broadcast_piece(limits, 0, words)
     })
-    .map(|memory| memory.recv)
 }
 
+/// Runs `act` between all processes that MPI has started.
 fn with_limits<R>(
     operation: &'static str,
     timeout: Duration,
-    act: impl FnOnce(Deadline<'_>) -> Result<R>,
+    act: impl FnOnce(&Mpi, Deadline<'_>) -> Result<R>,
 ) -> Result<R> {
+    // SAFETY: a constant of the library.
+    let mpi = Mpi::new(world()?, Handle(unsafe { ffi::RSMPI_COMM_WORLD }));
     let call = CallSpec::new(operation, DType::U8, 0).numbered(0, timeout);
-    let begun = Instant::now();
-    let call = Method::Barrier.of(&call);
-    act(Deadline { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
+    act(&mpi, mpi.limits(Method::Barrier.of(&call))).map_err(|error| match error {
         Error::Timeout { seconds, .. } => Error::Rendezvous {
             address: "mpi://".into(),
             seconds,

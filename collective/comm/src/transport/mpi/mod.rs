@@ -63,6 +63,11 @@ pub(crate) struct Mpi {
 }
 
 impl Mpi {
+    fn new(world: World, handle: Handle) -> Self {
+        let locks = || (0..world.size).map(|_| Mutex::new(())).collect();
+        Mpi { world, handle, outgoing: locks(), incoming: locks(), aborted: AtomicBool::new(false) }
+    }
+
     fn limits<'a>(&'a self, call: MethodCall<'a>) -> Deadline<'a> {
         Deadline { call, begun: Instant::now(), aborted: &self.aborted }
     }
@@ -85,6 +90,17 @@ impl Mpi {
             let bytes = ffi::RSMPI_UINT8_T;
             ffi::MPI_Ialltoall(from, n, bytes, to, n, bytes, self.handle.0, request)
         })
+    }
+
+    /// The root's `piece` on every rank.
+    fn broadcast_piece(&self, limits: Deadline<'_>, root: usize, piece: Vec<u8>) -> Result<Vec<u8>> {
+        let n = count(piece.len())?;
+        let memory = Memory { recv: piece, ..Memory::default() };
+        // SAFETY: the memory has n bytes.
+        let memory = run(limits, memory, |_, both, request| unsafe {
+            ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, root as i32, self.handle.0, request)
+        })?;
+        Ok(memory.recv)
     }
 
     /// Compares this rank's call with those of all others.
@@ -141,15 +157,7 @@ pub(crate) fn connect(
             absent: "some rank of the group did not take part".into(),
         }
     })??;
-    let size = members.len();
-    let locks = || (0..size).map(|_| Mutex::new(())).collect();
-    Ok(Box::new(Mpi {
-        world: World { rank, size },
-        handle,
-        outgoing: locks(),
-        incoming: locks(),
-        aborted: AtomicBool::new(false),
-    }))
+    Ok(Box::new(Mpi::new(World { rank, size: members.len() }, handle)))
 }
 
 /// Creates the communicator. Blocks until all its ranks do.
@@ -216,13 +224,8 @@ impl Communicator for Mpi {
         let (limits, root) = (self.limits(call), call.root.unwrap_or_default());
         self.agree(limits)?;
         for piece in buffer.chunks_mut(PIECE) {
-            let n = count(piece.len())?;
-            let memory = Memory { recv: piece.to_vec(), ..Memory::default() };
-            // SAFETY: the memory has n bytes.
-            let memory = run(limits, memory, |_, both, request| unsafe {
-                ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, root as i32, self.handle.0, request)
-            })?;
-            piece.copy_from_slice(&memory.recv);
+            let received = self.broadcast_piece(limits, root, piece.to_vec())?;
+            piece.copy_from_slice(&received);
         }
         Ok(())
     }

@@ -4,20 +4,13 @@
 //! a time-out it is leaked.
 
 use super::library::{Library, check};
-use crate::{Error, Result, transport::method::Deadline};
+use crate::{Error, Result, sync::pause, transport::method::Deadline};
 use mpi::ffi;
 use std::{
     ffi::{c_int, c_void},
-    hint,
     mem::ManuallyDrop,
-    thread,
-    time::Duration,
+    time::Instant,
 };
-
-/// Number of checks before the thread yields, and before it sleeps between checks.
-const SPINS: u32 = 200;
-const YIELDS: u32 = 2_000;
-const NAP: Duration = Duration::from_micros(50);
 
 /// Send and receive buffers.
 #[derive(Debug, Default)]
@@ -51,7 +44,7 @@ pub(super) fn run(
     let (send, recv) = (memory.send.as_ptr(), memory.recv.as_mut_ptr());
     let code = begin(send.cast(), recv.cast(), &mut request);
     check(&what(), code).inspect_err(|_| Library::abandon())?;
-    let mut tries = 0u32;
+    let begun = Instant::now();
     loop {
         let mut done = 0;
         // SAFETY: the request is the one that `begin` filled in and nothing else uses; the status
@@ -63,11 +56,6 @@ pub(super) fn run(
         }
         // After an error the memory is left to MPI.
         limits.check(|| "MPI did not complete it".into()).inspect_err(|_| Library::abandon())?;
-        tries = tries.saturating_add(1);
-        match tries {
-            0..SPINS => hint::spin_loop(),
-            SPINS..YIELDS => thread::yield_now(),
-            YIELDS.. => thread::sleep(NAP),
-        }
+        pause(begun);
     }
 }

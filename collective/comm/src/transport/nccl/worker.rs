@@ -5,11 +5,15 @@ use super::{
     stream::{Event, Stream},
     watchdog::{Compared, InFlight, OnFailure, Watchdog, WorkerShared},
 };
-use crate::{Error, Result, communicator::Call, sync::lock};
+use crate::{
+    Error, Result,
+    communicator::Call,
+    sync::{lock, pause},
+};
 use std::{
     any::Any,
     ffi::c_void,
-    fmt, hint,
+    fmt,
     sync::{Arc, Mutex, OnceLock},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -17,10 +21,6 @@ use std::{
 
 /// Time limit for the clean shutdown of a dropped communicator.
 const GRACE: Duration = Duration::from_secs(5);
-/// A waiting thread spins this long, then yields this long, then sleeps.
-const SPIN: Duration = Duration::from_micros(50);
-const YIELD: Duration = Duration::from_millis(1);
-const SLEEP: Duration = Duration::from_micros(50);
 
 /// The NCCL communicator of a group. The group's call queue serialises its calls.
 pub struct NcclWorker {
@@ -72,11 +72,7 @@ impl Pending {
                 return self.outcome.get().cloned().unwrap_or(Err(Error::Aborted));
             }
             drop(state);
-            match begun.elapsed() {
-                waited if waited < SPIN => hint::spin_loop(),
-                waited if waited < YIELD => thread::yield_now(),
-                _ => thread::sleep(SLEEP),
-            }
+            pause(begun);
         }
     }
 
