@@ -62,28 +62,65 @@ impl Default for Options {
     }
 }
 
-impl Options {
+/// Defines methods that set the option of their name.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $option:ident: $type:ty => $value:expr;)*) => {
+        impl Options {
+            $(
+                $(#[$doc])*
+                pub fn $option(self, $option: $type) -> Self {
+                    Options { $option: $value, ..self }
+                }
+            )*
+        }
+    };
+}
+
+setters! {
     /// Rank of this process, from 0. Default: the environment's `RANK`.
-    pub fn rank(mut self, rank: usize) -> Self {
-        self.rank = Some(rank);
-        self
-    }
+    rank: usize => Some(rank);
 
     /// Number of processes. Default: the environment's `WORLD_SIZE`.
-    pub fn world_size(mut self, world_size: usize) -> Self {
-        self.world_size = Some(world_size);
-        self
-    }
+    world_size: usize => Some(world_size);
 
     /// Time limit of one collective. Default: 5 minutes.
     ///
     /// It must exceed the longest difference between ranks within one step, such as one rank writing a
     /// checkpoint.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
+    timeout: Duration => timeout;
 
+    /// Id of the job, as PyTorch's `group_name`.
+    ///
+    /// Default: the environment's `BURN_DDP_JOB_ID` or `TORCHELASTIC_RUN_ID`. A process of another job that
+    /// connects to the same address is refused with an error that names both jobs.
+    group_name: impl Into<String> => Some(group_name.into());
+
+    /// How the ranks exchange data. Default: [`Transport::Auto`].
+    transport: Transport => transport;
+
+    /// Algorithm of all-reduces over TCP, for benchmarks. Default: chosen by size.
+    ///
+    /// All ranks must set the same.
+    tcp_algorithm: Algorithm => Some(tcp_algorithm);
+
+    /// Secret that all ranks of the job share.
+    ///
+    /// Default: the environment's `BURN_DDP_SECRET`. Required if the world spans machines.
+    secret: Secret => Some(secret);
+
+    /// Folder for the flight record that every rank writes when the group fails, for
+    /// [`explain`](crate::explain).
+    ///
+    /// Default: the environment's `BURN_DDP_FLIGHT_DIR`. Without either, no record is written.
+    flight_folder: impl Into<PathBuf> => Some(flight_folder.into());
+
+    /// Identity of this machine: ranks with equal text are on one machine.
+    ///
+    /// Default: the environment's `BURN_DDP_HOST_ID`, or an id of the running kernel and container.
+    host_id: impl Into<String> => Some(host_id.into());
+}
+
+impl Options {
     /// Time limit for `init` and `split` to wait for all ranks.
     ///
     /// Default: the environment's `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
@@ -108,54 +145,6 @@ impl Options {
     /// It is called several times per second while `init` waits, for example to learn that a rank will not join.
     pub fn cancel_if(mut self, cancel: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.cancel = Some(Cancel(Arc::new(cancel)));
-        self
-    }
-
-    /// Id of the job, as PyTorch's `group_name`.
-    ///
-    /// Default: the environment's `BURN_DDP_JOB_ID` or `TORCHELASTIC_RUN_ID`. A process of another job that
-    /// connects to the same address is refused with an error that names both jobs.
-    pub fn group_name(mut self, name: impl Into<String>) -> Self {
-        self.group_name = Some(name.into());
-        self
-    }
-
-    /// How the ranks exchange data. Default: [`Transport::Auto`].
-    pub fn transport(mut self, transport: Transport) -> Self {
-        self.transport = transport;
-        self
-    }
-
-    /// Algorithm of all-reduces over TCP, for benchmarks. Default: chosen by size.
-    ///
-    /// All ranks must set the same.
-    pub fn tcp_algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.tcp_algorithm = Some(algorithm);
-        self
-    }
-
-    /// Secret that all ranks of the job share.
-    ///
-    /// Default: the environment's `BURN_DDP_SECRET`. Required if the world spans machines.
-    pub fn secret(mut self, secret: Secret) -> Self {
-        self.secret = Some(secret);
-        self
-    }
-
-    /// Folder for the flight record that every rank writes when the group fails, for
-    /// [`explain`](crate::explain).
-    ///
-    /// Default: the environment's `BURN_DDP_FLIGHT_DIR`. Without either, no record is written.
-    pub fn flight_folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.flight_folder = Some(folder.into());
-        self
-    }
-
-    /// Identity of this machine: ranks with equal text are on one machine.
-    ///
-    /// Default: the environment's `BURN_DDP_HOST_ID`, or an id of the running kernel and container.
-    pub fn host_id(mut self, id: impl Into<String>) -> Self {
-        self.host_id = Some(id.into());
         self
     }
 
