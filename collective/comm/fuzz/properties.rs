@@ -8,7 +8,7 @@ use crate::{
     process_group::explain,
     rendezvous::{
         diagnosis::{contradiction, timeout},
-        frame::{self, FrameReader, Received},
+        frame::{self, FrameReader, Received, pair},
         secret::{self, HANDSHAKE},
         server::{connection::Connection, state::ServerState},
         wire::{Event, Place, Request},
@@ -25,7 +25,6 @@ use std::{
     fmt::Debug,
     io::{Read, Write},
     net::{Shutdown, TcpStream},
-    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::Arc,
     thread,
     time::Instant,
@@ -107,7 +106,7 @@ pub fn reader(bytes: &[u8]) {
             Err(_) => break true,
         }
     };
-    let (here, mut there) = pair();
+    let (here, mut there) = pair().expect("a pair of sockets");
     // Does not wait for bytes that have not been written.
     here.set_nonblocking(true).expect("a non-blocking socket");
     let mut reader = FrameReader::new(Arc::new(here));
@@ -166,12 +165,6 @@ fn soon() -> Instant {
     Instant::now() + 10 * HANDSHAKE
 }
 
-/// The two ends of a connection, with all operations that the handshake uses.
-fn pair() -> (TcpStream, TcpStream) {
-    let (one, other) = UnixStream::pair().expect("a pair of sockets");
-    (TcpStream::from(OwnedFd::from(one)), TcpStream::from(OwnedFd::from(other)))
-}
-
 /// The server rejects a peer without the secret as well.
 fn unauthenticated_connection(bytes: &[u8]) {
     unauthenticated_peer(bytes, 72, |stream| {
@@ -187,7 +180,7 @@ fn unauthenticated_connection(bytes: &[u8]) {
 
 /// A peer without the secret is rejected, after at most `most` of its bytes are read.
 fn unauthenticated_peer(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStream) -> Result<()>) {
-    let (mut here, mut there) = pair();
+    let (mut here, mut there) = pair().expect("a pair of sockets");
     there.write_all(bytes).expect("room for the bytes");
     there.shutdown(Shutdown::Write).expect("an open socket");
     assert!(meet(&mut here).is_err());
@@ -202,8 +195,8 @@ fn unauthenticated_peer(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStr
 /// receives changed bits rejects the other.
 fn relay(edits: &[u8]) {
     let edits: [u8; 136] = std::array::from_fn(|at| edits.get(at).copied().unwrap_or(0));
-    let (mut dialler, to_dialler) = pair();
-    let (mut listener, to_listener) = pair();
+    let (mut dialler, to_dialler) = pair().expect("a pair of sockets");
+    let (mut listener, to_listener) = pair().expect("a pair of sockets");
     let (dialled, answered) = thread::scope(|scope| {
         let dialling = scope.spawn(move || secret().dial(&mut dialler, soon()));
         let answering = scope.spawn(move || secret().answer(&mut listener, soon()));
@@ -231,7 +224,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, edits: &[u8]) -> bool {
 /// An authenticated peer sends `bytes` as its greeting: group, ranks and the confirmation of the connection.
 fn greeting(bytes: &[u8]) {
     const RANK: usize = 1;
-    let (here, mut there) = pair();
+    let (here, mut there) = pair().expect("a pair of sockets");
     let received = thread::scope(|scope| {
         let receiving = scope.spawn(move || {
             let pool = connection_pool::Shared::new(RANK, secret());

@@ -4,12 +4,19 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 /// Maximum size of one frame in bytes, enough for the addresses of 150,000 ranks.
 pub(crate) const LIMIT: usize = 4 << 20;
+
+/// The two ends of a connection within this process, with all operations that frames and the handshake use.
+pub(crate) fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let (one, other) = UnixStream::pair()?;
+    Ok((TcpStream::from(OwnedFd::from(one)), TcpStream::from(OwnedFd::from(other))))
+}
 
 /// Writes one frame within the stream's write timeout.
 ///
@@ -108,7 +115,6 @@ mod tests {
     use crate::rendezvous::wire::{Event, Request};
     use proptest::prelude::*;
     use std::{
-        os::{fd::OwnedFd, unix::net::UnixStream},
         sync::atomic::{AtomicBool, Ordering},
         thread,
     };
@@ -130,8 +136,8 @@ mod tests {
 
     #[test]
     fn a_slow_frame_does_not_block_its_reader() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let mut reader = FrameReader::new(Arc::new(TcpStream::from(OwnedFd::from(here))));
+        let (here, there) = pair().unwrap();
+        let mut reader = FrameReader::new(Arc::new(here));
         let message = Event::Value { id: 1, value: Some(vec![0; 300]) };
         let frame = encode(&message).unwrap();
         let given_up = AtomicBool::new(false);
@@ -155,8 +161,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_not_read_in_time_ends_the_connection() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let (here, there) = (TcpStream::from(OwnedFd::from(here)), TcpStream::from(OwnedFd::from(there)));
+        let (here, there) = pair().unwrap();
         here.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
         let message = Event::Value { id: 1, value: Some(vec![255; 500_000]) };
         // Nothing is read, so the socket's buffer is full in the middle of the first frame.

@@ -11,7 +11,7 @@ mod inquiries;
 mod inquiry;
 pub(crate) mod state;
 
-use super::Secret;
+use super::{Secret, frame::pair};
 use crate::{Error, Result, sync::lock};
 use event_loop::EventLoop;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,7 +19,6 @@ use state::ServerState;
 use std::{
     io,
     net::{TcpListener, TcpStream},
-    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{Arc, Mutex},
 };
 
@@ -91,8 +90,7 @@ pub(super) fn in_process(world: usize) -> io::Result<Vec<TcpStream>> {
     let mut event_loop = EventLoop::new(state, Secret::random())?;
     let mut streams = Vec::new();
     for rank in 0..world {
-        let (here, there) = UnixStream::pair()?;
-        let [here, there] = [here, there].map(|end| TcpStream::from(OwnedFd::from(end)));
+        let (here, there) = pair()?;
         event_loop.add_rank(rank, here)?;
         streams.push(there);
     }

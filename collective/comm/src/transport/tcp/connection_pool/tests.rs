@@ -21,6 +21,11 @@ fn within(limit: Duration) -> impl FnMut() -> Result<()> {
     move || if begun.elapsed() < limit { Ok(()) } else { Err(Error::Aborted) }
 }
 
+/// The connection of `pool` to rank `peer`.
+fn connect(pool: &ConnectionPool, peer: usize, address: SocketAddr) -> TcpStream {
+    pool.connect(GROUP, peer, address, Instant::now() + PATIENT, within(PATIENT)).unwrap()
+}
+
 /// An authenticated connection from rank 1 to rank 0.
 fn authenticated(listener: &ConnectionPool) -> TcpStream {
     let mut stream = TcpStream::connect(listener.address()).unwrap();
@@ -48,13 +53,10 @@ fn receives_a_byte(stream: &mut TcpStream) {
 /// Connects `zero` and `one` and transfers one byte.
 fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
     let (mut ours, mut theirs) = thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            zero.connect(GROUP, 1, one.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap()
-        });
+        let waiting = scope.spawn(|| connect(zero, 1, one.address()));
         // Gives `zero` time to take an existing connection first.
         thread::sleep(Duration::from_millis(200));
-        let dialled =
-            one.connect(GROUP, 0, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
+        let dialled = connect(one, 0, zero.address());
         (waiting.join().unwrap(), dialled)
     });
     theirs.write_all(b"x").unwrap();
@@ -74,10 +76,9 @@ fn an_abandoned_connection_is_not_used() {
 fn an_abandoned_connection_does_not_replace_the_one_in_use() {
     let (zero, one) = (pool(0), pool(1));
     let mut late = authenticated(&zero);
-    let mut theirs =
-        one.connect(GROUP, 0, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
+    let mut theirs = connect(&one, 0, zero.address());
     greet(&mut late);
-    let mut ours = zero.connect(GROUP, 1, one.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
+    let mut ours = connect(&zero, 1, one.address());
     theirs.write_all(b"x").unwrap();
     receives_a_byte(&mut ours);
     drop(late);
@@ -103,7 +104,7 @@ fn data_sent_before_the_end_is_received() {
     greet(&mut sent);
     sent.write_all(&[CONFIRMED, b'x']).unwrap();
     drop(sent);
-    let mut ours = zero.connect(GROUP, 1, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
+    let mut ours = connect(&zero, 1, zero.address());
     receives_a_byte(&mut ours);
 }
 
