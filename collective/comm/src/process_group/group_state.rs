@@ -18,7 +18,6 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    path::PathBuf,
     sync::{
         Arc, Mutex, Once, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -28,7 +27,6 @@ use std::{
 };
 
 /// A group's device and the NCCL communicator on it.
-#[derive(Debug)]
 pub(super) struct DeviceTransport {
     pub site: Arc<dyn DeviceSite>,
     pub worker: NcclWorker,
@@ -55,13 +53,11 @@ pub(super) struct GroupState {
     /// Set by [`ProcessGroup::attach`](super::ProcessGroup::attach).
     pub device: OnceLock<DeviceTransport>,
     /// Number of the last collective.
-    seq: Arc<AtomicU64>,
+    pub seq: Arc<AtomicU64>,
     /// Number of the last message from one rank of the group to another.
     messages: Mutex<HashMap<Endpoints, u64>>,
     pub recorder: FlightRecorder,
-    pub timeout: Duration,
-    flight_folder: Option<PathBuf>,
-    report: Option<Report>,
+    pub options: Options,
     recorded: Once,
     /// Whether the group was destroyed on this rank.
     pub destroyed: AtomicBool,
@@ -97,9 +93,7 @@ impl GroupState {
             seq: Arc::default(),
             messages: Mutex::default(),
             recorder: FlightRecorder::default(),
-            timeout: options.timeout,
-            flight_folder: options.flight_folder.clone(),
-            report: options.report.clone(),
+            options: options.clone(),
             recorded: Once::new(),
             destroyed: AtomicBool::new(false),
         }
@@ -162,7 +156,7 @@ impl GroupState {
     /// Writes the flight record, once, if a folder is configured. A failure to write it is a warning, so that it
     /// does not replace the error that the record is about.
     pub fn write_flight_record(&self, error: &Error) {
-        let Some(folder) = &self.flight_folder else { return };
+        let Some(folder) = &self.options.flight_folder else { return };
         self.recorded.call_once(|| {
             let record = FlightRecord {
                 rank: self.members[self.world.rank],
@@ -174,7 +168,7 @@ impl GroupState {
                 error: error.cause().to_string(),
                 calls: self.recorder.calls(),
             };
-            if let (Err(error), Some(Report(report))) = (record.write(folder), &self.report) {
+            if let (Err(error), Some(Report(report))) = (record.write(folder), &self.options.report) {
                 report(&error);
             }
         });
@@ -230,14 +224,6 @@ impl Drop for Waiting {
 }
 
 impl GroupProbe for GroupState {
-    fn id(&self) -> u64 {
-        self.group
-    }
-
-    fn counter(&self) -> Arc<AtomicU64> {
-        self.seq.clone()
-    }
-
     fn place(&self, seq: u64, message: Option<(usize, usize)>) -> Place {
         let rank = |member| self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX);
         let message = message.map(|(from, to)| (rank(from), rank(to)));

@@ -28,7 +28,7 @@ impl SharedGroup {
         state.family.add(&state);
         if let Some(control) = topology.control() {
             let watched: Arc<dyn GroupProbe> = state.clone();
-            control.watch(&watched);
+            control.watch(state.group, state.seq.clone(), &watched);
         }
         SharedGroup { topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
     }
@@ -85,7 +85,7 @@ impl SharedGroup {
             None => (spec, self.state.next_seq()),
             Some((from, to)) => (spec.root(from), self.state.next_message(from, to)),
         };
-        let call = &spec.numbered(seq, self.state.timeout);
+        let call = &spec.numbered(seq, self.state.options.timeout);
         let (group, count) = (self.state.group, call.count);
         let span = info_span!("collective", name = &*call.operation, group, seq, count, dtype = ?call.dtype);
         let _span = span.entered();
@@ -106,7 +106,7 @@ impl SharedGroup {
     /// The first cause, if the group has failed.
     pub fn next_call(&self, spec: CallSpec) -> Result<Call> {
         self.alive()?;
-        Ok(spec.numbered(self.state.last_seq() + 1, self.state.timeout))
+        Ok(spec.numbered(self.state.last_seq() + 1, self.state.options.timeout))
     }
 
     /// Fails the group and returns the first cause.

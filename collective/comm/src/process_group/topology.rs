@@ -99,7 +99,7 @@ impl TransportBuilder<'_> {
 
     /// Ranks of the group by machine, ordered by each machine's first rank.
     fn ranks_by_machine(&self) -> Vec<Vec<usize>> {
-        let machine = |rank: usize| self.control.members().machine(self.members[rank]);
+        let machine = |rank: usize| self.control.members.machine(self.members[rank]);
         let mut machines: Vec<Vec<usize>> = Vec::new();
         for rank in self.everyone() {
             match machines.iter_mut().find(|ranks| machine(ranks[0]) == machine(rank)) {
@@ -133,7 +133,7 @@ impl TransportBuilder<'_> {
     fn tcp(&self, part: u64, ranks: &[usize]) -> Tcp {
         let member = |rank: &usize| {
             let member = self.members[*rank];
-            (member, self.control.members().data(member))
+            (member, self.control.members.data(member))
         };
         let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
         let members = ranks.iter().map(member).collect();

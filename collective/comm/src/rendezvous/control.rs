@@ -31,7 +31,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 /// A rank's connection to the server. Dropping it announces a clean exit.
 pub(crate) struct Control {
     pub(super) client: Arc<ControlClient>,
-    members: Members,
+    /// All ranks.
+    pub members: Members,
     /// Address of the server.
     address: String,
 }
@@ -186,11 +187,6 @@ impl Control {
             .ok_or_else(|| wait.error(&self.address, "an answer of rank 0, which does not respond".into()))
     }
 
-    /// All ranks.
-    pub fn members(&self) -> &Members {
-        &self.members
-    }
-
     /// The first cause according to the server; `error` if it does not answer.
     fn first_cause(&self, error: Error) -> Error {
         match self.client.wait(Instant::now() + CAUSE_TIMEOUT, |state| state.gone.then_some(())) {
@@ -234,12 +230,13 @@ impl Control {
         self.first_cause(error)
     }
 
-    /// Registers a group, which is then aborted when the job fails.
-    pub fn watch(&self, group: &Arc<dyn GroupProbe>) {
+    /// Registers a group, which is then aborted when the job fails. `last` is the number of its last collective, and
+    /// outlives it.
+    pub fn watch(&self, id: u64, last: Arc<AtomicU64>, group: &Arc<dyn GroupProbe>) {
         let mut state = lock(&self.client.state);
-        state.groups.retain(|group| group.strong_count() > 0);
-        state.groups.push(Arc::downgrade(group));
-        state.counters.insert(group.id(), group.counter());
+        state.groups.retain(|(_, group)| group.strong_count() > 0);
+        state.groups.push((id, Arc::downgrade(group)));
+        state.counters.insert(id, last);
     }
 
     /// Leaves the job if all groups of this rank are closed.

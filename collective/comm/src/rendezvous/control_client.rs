@@ -31,7 +31,8 @@ pub struct ClientState {
     pub values: HashMap<u64, Option<Vec<u8>>>,
     pub cause: Option<Error>,
     pub left: BTreeSet<usize>,
-    pub groups: Vec<Weak<dyn GroupProbe>>,
+    /// By id.
+    pub groups: Vec<(u64, Weak<dyn GroupProbe>)>,
     /// Numbers of the last calls of all groups, including dropped ones.
     pub counters: HashMap<u64, Arc<AtomicU64>>,
     /// Whether the server has ended, cleanly or not.
@@ -141,7 +142,7 @@ impl ControlClient {
 
     /// The groups that have not been dropped.
     pub fn groups(&self) -> Vec<Arc<dyn GroupProbe>> {
-        lock(&self.state).groups.iter().filter_map(Weak::upgrade).collect()
+        lock(&self.state).groups.iter().filter_map(|(_, group)| group.upgrade()).collect()
     }
 
     /// The background thread.
@@ -178,15 +179,17 @@ impl ControlClient {
                 lock(&self.state).values.insert(id, value);
             }
             Event::Where { inquiry, group, seq, message } => {
-                // Read before the groups: a group with a counter that is missing there was dropped.
-                let counter = lock(&self.state).counters.get(&group).filter(|_| message.is_none()).cloned();
+                let state = lock(&self.state);
+                // Read before the group, which may be dropped meanwhile.
+                let counter = state.counters.get(&group).filter(|_| message.is_none());
                 let counter = counter.map(|last| last.load(Ordering::Relaxed));
-                let groups = self.groups();
-                let place = groups.iter().find(|watched| watched.id() == group);
-                let place = place.map(|watched| watched.place(seq, message));
+                let watched = state.groups.iter().find(|(id, _)| *id == group);
+                let watched = watched.and_then(|(_, group)| group.upgrade());
+                drop(state);
                 let gone =
                     || Place { seq: counter.unwrap_or(0), closed: counter.is_some(), ..Place::default() };
-                self.send(&Request::Here { inquiry, place: place.unwrap_or_else(gone) });
+                let place = watched.map_or_else(gone, |group| group.place(seq, message));
+                self.send(&Request::Here { inquiry, place });
             }
             Event::Left { rank } => {
                 lock(&self.state).left.insert(rank);

@@ -30,16 +30,13 @@ use std::{
     io,
     net::TcpStream,
     os::fd::AsFd,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use wire::{Place, Stall};
 
 /// A group as the control plane sees it.
 pub(crate) trait GroupProbe: Send + Sync {
-    fn id(&self) -> u64;
-    /// Number of the last collective; outlives the group.
-    fn counter(&self) -> Arc<AtomicU64>;
     /// This rank's position relative to the collective `seq`, or to that message between two world ranks.
     fn place(&self, seq: u64, message: Option<(usize, usize)>) -> Place;
     /// A waiting call for which an inquiry is due.
