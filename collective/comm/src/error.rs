@@ -1,7 +1,7 @@
 //! Errors of collectives and of the rendezvous.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -159,6 +159,11 @@ impl Error {
     /// An [`Error::Io`] for the operation `what`.
     pub fn io(what: impl Into<String>, source: &std::io::Error) -> Self {
         Error::Io { what: what.into(), reason: source.to_string() }
+    }
+
+    /// An [`Error::Timeout`] of `call` after `waited`.
+    pub(crate) fn timeout(call: impl fmt::Display, waited: Duration, absent: impl Into<String>) -> Self {
+        Error::Timeout { call: call.to_string(), seconds: waited.as_secs_f64(), absent: absent.into() }
     }
 
     /// Translates the ranks of a part of the world with `outer`.

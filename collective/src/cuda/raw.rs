@@ -3,7 +3,7 @@
 use super::{CudaSite, driver_error};
 use crate::{
     CallSpec, DType, Error, ProcessGroup, ReduceOp, Result,
-    transport::nccl::{DeviceSite, NcclCommunicator, UniqueId},
+    transport::nccl::{DeviceSite, NcclCommunicator},
 };
 use cudarc::driver::result::{free_sync, malloc_sync};
 use std::{
@@ -27,9 +27,7 @@ pub fn raw_all_reduce(
 ) -> Result<Vec<Duration>> {
     let site = CudaSite::new(index)?;
     let stream = site.stream()?;
-    let id = group.on_rank_zero(|| site.library()?.unique_id().map(|id| id.bytes().to_vec())).transpose()?;
-    let id = group.broadcast_object(&id, 0)?.and_then(|id| UniqueId::from_bytes(&id));
-    let id = id.ok_or_else(|| Error::Invalid("rank 0 sent no NCCL id".into()))?;
+    let id = group.run_on(0, || site.library()?.unique_id())?;
     let (world, timeout) = (group.world(), Duration::from_secs(60));
     let nccl = Arc::new(NcclCommunicator::init(site.library()?, &id, world, &stream, timeout)?);
     // SAFETY: the device is current on this thread.

@@ -68,14 +68,14 @@ impl ProcessGroup {
             Ok(site) => site,
             Err(why) => return Ok(DevicePath::Host(why)),
         };
-        let id = self.on_rank_zero(|| site.library()?.unique_id().map(|id| id.bytes().to_vec()));
-        let id = id.transpose().map_err(|error| error.to_string());
-        let id = match self.broadcast_object(&id, 0)? {
-            Ok(id) => id.and_then(|id| UniqueId::from_bytes(&id)),
-            Err(why) => return Ok(DevicePath::Host(format!("rank {}: {why}", self.members()[0]))),
+        let id = match self.run_on(0, || site.library()?.unique_id()) {
+            Ok(id) => id,
+            Err(Error::Remote { rank, reason }) => {
+                return Ok(DevicePath::Host(format!("rank {rank}: {reason}")));
+            }
+            Err(error) => return Err(error),
         };
-        let Some(id) = id else { return Err(Error::Invalid("rank 0 sent no NCCL id".into())) };
-        let started = self.start_worker(site.as_ref(), &id);
+        let started = self.start_worker(site.as_ref(), id);
         let outcome = started.as_ref().map(|_| ()).map_err(Error::to_string);
         if let Some(why) = self.first_failure(&self.all_gather_object(&outcome)?) {
             if let Ok(worker) = &started {
@@ -92,10 +92,10 @@ impl ProcessGroup {
         Ok(path)
     }
 
-    fn start_worker(&self, site: &dyn DeviceSite, id: &UniqueId) -> Result<NcclWorker> {
+    fn start_worker(&self, site: &dyn DeviceSite, id: UniqueId) -> Result<NcclWorker> {
         let (state, library, stream) = (&self.shared.state, site.library()?, site.stream()?);
         let timeout = self.shared.topology.options.rendezvous_timeout;
-        let communicator = NcclCommunicator::init(library, id, state.world, &stream, timeout)?;
+        let communicator = NcclCommunicator::init(library, &id, state.world, &stream, timeout)?;
         let group = Arc::downgrade(&self.shared);
         let failed = move |call: &Call, error| {
             if let Some(shared) = group.upgrade() {
@@ -110,8 +110,9 @@ impl ProcessGroup {
         if let Some(why) = self.first_failure(offers) {
             return Some(why);
         }
+        let offers: Vec<&Offer> = offers.iter().flatten().collect();
         let mut seen: HashMap<&str, usize> = HashMap::new();
-        for (rank, offer) in offers.iter().flatten().enumerate() {
+        for (rank, offer) in offers.iter().enumerate() {
             let first = *seen.entry(&offer.identity).or_insert(rank);
             if first != rank {
                 let [first, rank] = [first, rank].map(|rank| self.members()[rank]);
@@ -121,13 +122,11 @@ impl ProcessGroup {
                 ));
             }
         }
-        let version =
-            |offer: &Result<Offer, String>| offer.as_ref().map(|o| o.version.clone()).unwrap_or_default();
-        let other = (1..offers.len()).find(|rank| version(&offers[*rank]) != version(&offers[0]))?;
-        let (ours, theirs) = (version(&offers[0]), version(&offers[other]));
-        let [first, other] = [0, other].map(|rank| self.members()[rank]);
+        let other = offers.iter().position(|offer| offer.version != offers[0].version)?;
+        let [first, rank] = [0, other].map(|rank| self.members()[rank]);
+        let [ours, theirs] = [0, other].map(|rank| &offers[rank].version);
         Some(format!(
-            "rank {first} has NCCL {ours}, but rank {other} {theirs}: install one version everywhere"
+            "rank {first} has NCCL {ours}, but rank {rank} {theirs}: install one version everywhere"
         ))
     }
 
@@ -187,7 +186,8 @@ impl ProcessGroup {
                 group.shared.run(call, None, |comm, call| {
                     comm.barrier(call)?;
                     wait_for_device(&ticket, call)?;
-                    let compared = Compared::now(call);
+                    let compared = Compared::default();
+                    compared.set(call);
                     worker.run(call, compared, memory, |nccl, stream| act(nccl, call, stream))
                 })
             },
@@ -260,11 +260,8 @@ fn wait_for_device(ticket: &Ticket, call: &Call) -> Result<()> {
     if ticket.wait(Some(call.timeout)) {
         return Ok(());
     }
-    Err(Error::Timeout {
-        call: call.to_string(),
-        seconds: call.timeout.as_secs_f64(),
-        absent: "all ranks have called it, but an earlier operation holds this rank's device".into(),
-    })
+    let absent = "all ranks have called it, but an earlier operation holds this rank's device";
+    Err(Error::timeout(call, call.timeout, absent))
 }
 
 fn offer(site: &dyn DeviceSite) -> Result<Offer, String> {

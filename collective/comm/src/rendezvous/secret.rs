@@ -81,24 +81,20 @@ impl Secret {
     ///
     /// It reveals neither this secret nor those of other purposes.
     pub fn derive(&self, purpose: &str) -> Self {
-        // HMAC accepts keys of every length, so that the fallback is never used.
-        Hmac::<Sha256>::new_from_slice(&self.0).map_or_else(
-            |_| self.clone(),
-            |mut mac| {
-                mac.update(b"derive");
-                mac.update(purpose.as_bytes());
-                Secret(hex::encode(mac.finalize().into_bytes()).into_bytes())
-            },
-        )
+        let mac = self.mac(&[b"derive", purpose.as_bytes()]);
+        Secret(hex::encode(mac.finalize().into_bytes()).into_bytes())
     }
 
-    fn proof(&self, role: &str, dialler: &[u8; 32], listener: &[u8; 32]) -> Result<Hmac<Sha256>> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0)
-            .map_err(|_| Error::Invalid("the job's secret has an impossible length".into()))?;
-        mac.update(role.as_bytes());
-        mac.update(dialler);
-        mac.update(listener);
-        Ok(mac)
+    /// The HMAC of `parts` in turn.
+    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = Hmac::new_from_slice(&self.0).expect("HMAC takes keys of every length");
+        parts.iter().for_each(|part| mac.update(part));
+        mac
+    }
+
+    /// The proof of `role`, from both nonces.
+    fn proof(&self, role: &str, dialler: &[u8; NONCE], listener: &[u8; NONCE]) -> Hmac<Sha256> {
+        self.mac(&[role.as_bytes(), dialler, listener])
     }
 
     /// The dialler's side of the handshake.
@@ -112,12 +108,12 @@ impl Secret {
         let (mut theirs, mut proof) = ([0; 32], [0; 32]);
         read_by(stream, &mut theirs, deadline).map_err(lost)?;
         read_by(stream, &mut proof, deadline).map_err(lost)?;
-        self.proof("listener", &mine, &theirs)?.verify_slice(&proof).map_err(|_| Error::Unauthenticated {
+        self.proof("listener", &mine, &theirs).verify_slice(&proof).map_err(|_| Error::Unauthenticated {
             peer: peer.clone(),
             reason: "its secret differs from this rank's (BURN_DDP_SECRET must be the same for all ranks)"
                 .into(),
         })?;
-        let proof = self.proof("dialler", &mine, &theirs)?.finalize().into_bytes();
+        let proof = self.proof("dialler", &mine, &theirs).finalize().into_bytes();
         write_by(stream, &proof, deadline).map_err(lost)
     }
 
@@ -133,20 +129,20 @@ impl Secret {
             return Err(refused("it uses another protocol".into()));
         }
         read_by(stream, nonce, deadline).map_err(lost)?;
-        let (reply, challenge) = self.challenge(&greeting)?;
+        let (reply, challenge) = self.challenge(&greeting);
         write_by(stream, &reply, deadline).map_err(lost)?;
         read_by(stream, &mut proof, deadline).map_err(lost)?;
         if challenge.accepts(&proof) { Ok(()) } else { Err(refused("its secret differs".into())) }
     }
 
     /// The listener's message to a dialler, and the check of the dialler's next one.
-    pub(crate) fn challenge(&self, greeting: &[u8; GREETING]) -> Result<([u8; NONCE + PROOF], Challenge)> {
+    pub(crate) fn challenge(&self, greeting: &[u8; GREETING]) -> ([u8; NONCE + PROOF], Challenge) {
         let (mut theirs, mine) = ([0; NONCE], nonce());
         theirs.copy_from_slice(&greeting[MAGIC.len()..]);
         let mut reply = [0; NONCE + PROOF];
         reply[..NONCE].copy_from_slice(&mine);
-        reply[NONCE..].copy_from_slice(&self.proof("listener", &theirs, &mine)?.finalize().into_bytes());
-        Ok((reply, Challenge(self.proof("dialler", &theirs, &mine)?)))
+        reply[NONCE..].copy_from_slice(&self.proof("listener", &theirs, &mine).finalize().into_bytes());
+        (reply, Challenge(self.proof("dialler", &theirs, &mine)))
     }
 }
 
@@ -243,13 +239,13 @@ mod tests {
         let mut greeting = [7; GREETING];
         greeting[..MAGIC.len()].copy_from_slice(MAGIC);
         let mine = greeting[MAGIC.len()..].try_into().unwrap();
-        let (reply, challenge) = secret.challenge(&greeting).unwrap();
+        let (reply, challenge) = secret.challenge(&greeting);
         let (theirs, reflected) = reply.split_first_chunk().unwrap();
-        let proof = secret.proof("dialler", &mine, theirs).unwrap().finalize().into_bytes().into();
+        let proof = secret.proof("dialler", &mine, theirs).finalize().into_bytes().into();
         assert!(challenge.accepts(&proof));
         assert!(!challenge.accepts(reflected.try_into().unwrap()), "the listener's own proof");
         // Another connection has another nonce of the listener.
-        let (_, later) = secret.challenge(&greeting).unwrap();
+        let (_, later) = secret.challenge(&greeting);
         assert!(!later.accepts(&proof), "a recorded proof");
     }
 

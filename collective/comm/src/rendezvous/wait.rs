@@ -88,15 +88,6 @@ impl RendezvousWait {
     }
 }
 
-/// The error of a rank that waited for a key.
-pub(super) fn unset(key: &str, begun: Instant) -> Error {
-    Error::Timeout {
-        call: format!("store key {key:?}"),
-        seconds: begun.elapsed().as_secs_f64(),
-        absent: "no rank has set it".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,34 +26,12 @@ pub(crate) enum Method {
     Barrier,
 }
 
+variants! { Method: AllReduce = "all_reduce", Reduce = "reduce", ReduceScatter = "reduce_scatter",
+    Broadcast = "broadcast", AllGather = "all_gather", Gather = "gather", Scatter = "scatter",
+    Message = "send or recv", Barrier = "barrier"
+}
+
 impl Method {
-    /// In the order of their codes.
-    pub const ALL: [Method; 9] = [
-        Method::AllReduce,
-        Method::Reduce,
-        Method::ReduceScatter,
-        Method::Broadcast,
-        Method::AllGather,
-        Method::Gather,
-        Method::Scatter,
-        Method::Message,
-        Method::Barrier,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Method::AllReduce => "all_reduce",
-            Method::Reduce => "reduce",
-            Method::ReduceScatter => "reduce_scatter",
-            Method::Broadcast => "broadcast",
-            Method::AllGather => "all_gather",
-            Method::Gather => "gather",
-            Method::Scatter => "scatter",
-            Method::Message => "send or recv",
-            Method::Barrier => "barrier",
-        }
-    }
-
     /// Combines `call` with this method.
     pub fn of(self, call: &Call) -> MethodCall<'_> {
         MethodCall { method: self, call }
@@ -109,7 +87,7 @@ impl Deadline<'_> {
         if waited < self.call.timeout {
             return Ok(());
         }
-        Err(Error::Timeout { call: self.call.to_string(), seconds: waited.as_secs_f64(), absent: absent() })
+        Err(Error::timeout(self.call, waited, absent()))
     }
 }
 
@@ -124,19 +102,4 @@ pub(crate) fn mismatch((rank_a, call_a, a): Side, (rank_b, call_b, b): Side) -> 
         None => call,
     };
     Error::Mismatch { rank_a, call_a: side(call_a, a), rank_b, call_b: side(call_b, b) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn methods_are_named_if_nothing_else_differs() {
-        let side = |rank, call: &str, method| (rank, call.to_string(), Some(method));
-        let error = mismatch(side(0, "x #1", Method::AllReduce), side(1, "x #1", Method::Barrier));
-        let wanted = "rank 0 called x #1 through all_reduce, but rank 1 called x #1 through barrier";
-        assert!(error.to_string().contains(wanted), "{error}");
-        let error = mismatch(side(0, "x #1", Method::AllReduce), side(1, "x #2", Method::Barrier));
-        assert!(error.to_string().contains("rank 0 called x #1, but rank 1 called x #2"), "{error}");
-    }
 }

@@ -2,20 +2,27 @@
 //!
 //! Each implements [`Communicator`](crate::Communicator), without knowledge of groups, tensors or settings.
 
-/// Gives the variants of an enum names, by which they are displayed and parsed. `$unknown` is the error's message.
-macro_rules! names {
-    ($type:ident, $unknown:literal: $($variant:ident = $name:literal),*) => {
+/// Lists and names the variants of an enum.
+macro_rules! variants {
+    ($type:ident: $($variant:ident = $name:literal),*) => {
         impl $type {
             /// All variants.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
-            /// Its name on the command line.
+            /// Its name, such as on the command line.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
                 }
             }
         }
+    };
+}
+
+/// Names the variants of an enum, which is displayed and parsed by them. `$unknown` is the error's message.
+macro_rules! names {
+    ($type:ident, $unknown:literal: $($variants:tt)*) => {
+        variants! { $type: $($variants)* }
 
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

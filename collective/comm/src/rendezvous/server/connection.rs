@@ -180,7 +180,7 @@ impl Connection {
                     return Err(None);
                 }
                 let Some(greeting) = self.input.first_chunk() else { return Ok(false) };
-                let Ok((reply, challenge)) = secret.challenge(greeting) else { return Err(None) };
+                let (reply, challenge) = secret.challenge(greeting);
                 self.input.clear();
                 self.stage = Stage::Proof(challenge);
                 self.send(reply[..].into());

@@ -7,7 +7,6 @@ pub use file::FileStore;
 use super::{
     control::{CAUSE_TIMEOUT, Control},
     deadline, frame,
-    wait::unset,
     wire::Request,
 };
 use crate::{Error, Result, sync::lock};
@@ -57,11 +56,19 @@ pub trait Store: fmt::Debug + Send + Sync {
                 return Ok(value);
             }
             if begun.elapsed() >= timeout {
-                return Err(unset(key, begun));
+                return Err(waited(key, begun, UNSET));
             }
             thread::sleep(POLL.min(timeout));
         }
     }
+}
+
+/// Reason of an absent value.
+const UNSET: &str = "no rank has set it";
+
+/// The error of a rank that has waited for a key.
+fn waited(key: &str, begun: Instant, absent: &str) -> Error {
+    Error::timeout(format!("store key {key:?}"), begun.elapsed(), absent)
 }
 
 /// Rejects values that other ranks could not read.
@@ -127,11 +134,8 @@ impl Store for Control {
 
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let begun = Instant::now();
-        self.ask(key, false, begun + CAUSE_TIMEOUT)?.ok_or_else(|| Error::Timeout {
-            call: format!("store key {key:?}"),
-            seconds: begun.elapsed().as_secs_f64(),
-            absent: "rank 0 does not answer (stopped or unreachable)".into(),
-        })
+        let answer = self.ask(key, false, begun + CAUSE_TIMEOUT)?;
+        answer.ok_or_else(|| waited(key, begun, "rank 0 does not answer (stopped or unreachable)"))
     }
 
     fn delete(&self, key: &str) -> Result<()> {
@@ -141,6 +145,6 @@ impl Store for Control {
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let begun = Instant::now();
-        self.ask(key, true, deadline(timeout))?.flatten().ok_or_else(|| unset(key, begun))
+        self.ask(key, true, deadline(timeout))?.flatten().ok_or_else(|| waited(key, begun, UNSET))
     }
 }

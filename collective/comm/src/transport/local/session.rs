@@ -190,11 +190,7 @@ impl<'a> Session<'a> {
 
     fn timeout(&self, behind: &[usize]) -> Error {
         let absent: Vec<String> = behind.iter().map(|rank| self.whereabouts(*rank)).collect();
-        Error::Timeout {
-            call: self.call.to_string(),
-            seconds: self.started.elapsed().as_secs_f64(),
-            absent: absent.join("; "),
-        }
+        Error::timeout(self.call, self.started.elapsed(), absent.join("; "))
     }
 
     /// Describes the last known call of a rank that is behind.

@@ -29,8 +29,9 @@ use crate::{
 use bytemuck::{bytes_of, pod_read_unaligned};
 use library::{Library, check};
 use mpi::ffi;
-use operation::{Memory, count, run};
+use operation::{Memory, run};
 use std::{
+    ffi::c_int,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -40,7 +41,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Size in bytes of the pieces in which buffers are transferred.
+/// Size in bytes of the pieces in which buffers are transferred; MPI counts in `c_int`.
 const PIECE: usize = 1 << 20;
 
 /// An MPI communicator, which any thread may use: MPI runs with `MPI_THREAD_MULTIPLE`.
@@ -74,7 +75,7 @@ impl Mpi {
 
     /// Gathers every rank's `send` on every rank, in rank order.
     fn gather_all(&self, limits: Deadline<'_>, send: Vec<u8>) -> Result<Memory> {
-        let (n, recv) = (count(send.len())?, send.len() * self.world.size);
+        let (n, recv) = (send.len() as c_int, send.len() * self.world.size);
         // SAFETY: `send` has n bytes, and the memory to receive has n of every rank.
         run(limits, Memory::new(send, recv), |from, to, request| unsafe {
             let bytes = ffi::RSMPI_UINT8_T;
@@ -84,7 +85,7 @@ impl Mpi {
 
     /// Sends the r-th of n equal parts of every rank's `send` to rank r, in rank order.
     fn all_to_all(&self, limits: Deadline<'_>, send: Vec<u8>) -> Result<Memory> {
-        let (n, recv) = (count(send.len() / self.world.size)?, send.len());
+        let (n, recv) = ((send.len() / self.world.size) as c_int, send.len());
         // SAFETY: both memories have n bytes for every rank.
         run(limits, Memory::new(send, recv), |from, to, request| unsafe {
             let bytes = ffi::RSMPI_UINT8_T;
@@ -94,7 +95,7 @@ impl Mpi {
 
     /// The root's `piece` on every rank.
     fn broadcast_piece(&self, limits: Deadline<'_>, root: usize, piece: Vec<u8>) -> Result<Vec<u8>> {
-        let n = count(piece.len())?;
+        let n = piece.len() as c_int;
         let memory = Memory { recv: piece, ..Memory::default() };
         // SAFETY: the memory has n bytes.
         let memory = run(limits, memory, |_, both, request| unsafe {
@@ -151,11 +152,8 @@ pub(crate) fn connect(
     thread::spawn(move || done.send(create(&ranks, tag)));
     let handle = made.recv_timeout(timeout).map_err(|_| {
         Library::abandon();
-        Error::Timeout {
-            call: "the making of an MPI communicator".into(),
-            seconds: timeout.as_secs_f64(),
-            absent: "some rank of the group did not take part".into(),
-        }
+        let absent = "some rank of the group did not take part";
+        Error::timeout("the making of an MPI communicator", timeout, absent)
     })??;
     Ok(Box::new(Mpi::new(World { rank, size: members.len() }, handle)))
 }
@@ -256,7 +254,7 @@ impl Communicator for Mpi {
         let _turn = lock(&self.outgoing[to]);
         let head = Header::new(call);
         for piece in std::iter::once(bytes_of(&head)).chain(data.chunks(PIECE)) {
-            let n = count(piece.len())?;
+            let n = piece.len() as c_int;
             // SAFETY: the memory has n bytes.
             run(limits, Memory::new(piece.to_vec(), 0), |from, _, request| unsafe {
                 ffi::MPI_Isend(from, n, ffi::RSMPI_UINT8_T, to as i32, 0, self.handle.0, request)
@@ -270,7 +268,7 @@ impl Communicator for Mpi {
         let limits = self.limits(call);
         let _turn = lock(&self.incoming[from]);
         let receive = |bytes: usize| {
-            let n = count(bytes)?;
+            let n = bytes as c_int;
             // SAFETY: the memory has n bytes.
             let memory = run(limits, Memory::new(Vec::new(), bytes), |_, to, request| unsafe {
                 ffi::MPI_Irecv(to, n, ffi::RSMPI_UINT8_T, from as i32, 0, self.handle.0, request)

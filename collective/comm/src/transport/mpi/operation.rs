@@ -4,7 +4,7 @@
 //! a time-out it is leaked.
 
 use super::library::{Library, check};
-use crate::{Error, Result, sync::pause, transport::method::Deadline};
+use crate::{Result, sync::pause, transport::method::Deadline};
 use mpi::ffi;
 use std::{
     ffi::{c_int, c_void},
@@ -23,11 +23,6 @@ impl Memory {
     pub fn new(send: Vec<u8>, recv: usize) -> Self {
         Memory { send, recv: vec![0; recv] }
     }
-}
-
-/// Converts a number of bytes to MPI's type.
-pub(super) fn count(bytes: usize) -> Result<c_int> {
-    c_int::try_from(bytes).map_err(|_| Error::Invalid(format!("{bytes} bytes are too many for one MPI call")))
 }
 
 /// Starts an operation with `begin`, which receives both buffers and the request to fill in, and waits for

@@ -3,6 +3,7 @@
 //! Source: `nccl.h` of NCCL. Later versions accept this version's structures, which contain their size.
 
 use libloading::Library;
+use serde::{Deserialize, Serialize};
 use std::ffi::{c_char, c_int, c_void};
 
 /// `ncclResult_t`
@@ -16,25 +17,10 @@ pub(super) const SUCCESS: Code = 0;
 pub(super) const REMOTE_ERROR: Code = 6;
 pub(super) const IN_PROGRESS: Code = 7;
 
-/// `ncclUniqueId`: the id that all ranks of a communicator share.
-#[derive(Clone, Copy)]
+/// `ncclUniqueId`: the id that all ranks of a communicator share, of `NCCL_UNIQUE_ID_BYTES`.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 #[repr(C)]
-pub struct UniqueId(pub(super) [u8; UniqueId::SIZE]);
-
-impl UniqueId {
-    /// `NCCL_UNIQUE_ID_BYTES`
-    pub const SIZE: usize = 128;
-
-    /// The bytes of the id, for the other ranks.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The id from its bytes; `None` if the length is wrong.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        Some(UniqueId(bytes.try_into().ok()?))
-    }
-}
+pub struct UniqueId([[u8; 32]; 4]);
 
 /// `ncclConfig_t` of NCCL 2.14, the first that has one.
 #[repr(C)]

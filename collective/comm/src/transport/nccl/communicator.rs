@@ -84,13 +84,11 @@ impl NcclCommunicator {
             Err(RecvTimeoutError::Disconnected) => {
                 Err(Error::Invalid("the thread that initialises NCCL panicked".into()))
             }
-            Err(RecvTimeoutError::Timeout) => Err(Error::Timeout {
-                call: format!("initialisation of an NCCL communicator of {} ranks", world.size),
-                seconds: timeout.as_secs_f64(),
-                absent:
-                    "NCCL does not report which rank is missing; set NCCL_DEBUG=INFO to see what it waits for"
-                        .into(),
-            }),
+            Err(RecvTimeoutError::Timeout) => Err(Error::timeout(
+                format!("initialisation of an NCCL communicator of {} ranks", world.size),
+                timeout,
+                "NCCL does not report which rank is missing; set NCCL_DEBUG=INFO to see what it waits for",
+            )),
         }
     }
 

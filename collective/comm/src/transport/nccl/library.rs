@@ -110,7 +110,7 @@ impl Library {
     /// # Errors
     /// NCCL's own.
     pub fn unique_id(&self) -> Result<UniqueId> {
-        let mut id = UniqueId([0; UniqueId::SIZE]);
+        let mut id = UniqueId::default();
         // SAFETY: it writes the id.
         let code = unsafe { (self.api.get_unique_id)(&mut id) };
         self.check("make a unique id", code, ptr::null_mut()).map(|()| id)

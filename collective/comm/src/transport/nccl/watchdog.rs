@@ -40,13 +40,6 @@ pub type OnFailure = Box<dyn Fn(&Call, Error) + Send>;
 pub struct Compared(Arc<OnceLock<(Call, Instant)>>);
 
 impl Compared {
-    /// The comparison of `call` that has just ended.
-    pub fn now(call: &Call) -> Self {
-        let compared = Self::default();
-        compared.set(call);
-        compared
-    }
-
     /// Registers the end of the comparison of `call`.
     pub fn set(&self, call: &Call) {
         // It is set once.
@@ -155,19 +148,13 @@ impl WorkerState {
 
     fn check(&mut self) -> Result<()> {
         self.release_finished()?;
-        let timeout = |call: &Call, absent: &str| Error::Timeout {
-            call: call.to_string(),
-            seconds: call.timeout.as_secs_f64(),
-            absent: absent.into(),
-        };
         if let Some(call) = self.in_flight.front().and_then(|first| first.compared.overdue()) {
-            return Err(timeout(call, "all ranks put it on their devices, but NCCL did not finish it there"));
+            let absent = "all ranks put it on their devices, but NCCL did not finish it there";
+            return Err(Error::timeout(call, call.timeout, absent));
         }
         if let Some(call) = self.entering.as_ref().and_then(|(_, compared)| compared.overdue()) {
-            return Err(timeout(
-                call,
-                "all ranks have called it, but NCCL did not put it on this rank's device",
-            ));
+            let absent = "all ranks have called it, but NCCL did not put it on this rank's device";
+            return Err(Error::timeout(call, call.timeout, absent));
         }
         Ok(())
     }

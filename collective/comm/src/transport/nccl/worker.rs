@@ -30,12 +30,6 @@ pub struct NcclWorker {
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl fmt::Debug for NcclWorker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NcclWorker({:?} on {:?})", self.communicator, self.stream)
-    }
-}
-
 /// A call in progress. Dropping it does not cancel the call.
 #[derive(Debug)]
 pub struct Pending {

@@ -61,11 +61,6 @@ impl Transfer {
         self.open = Some(self.open.unwrap_or(0).max(parts.min(self.parts.len())));
     }
 
-    /// Allows all parts.
-    pub fn open_all(&mut self) {
-        self.open(usize::MAX);
-    }
-
     pub fn complete(&self) -> bool {
         self.head == HEADER && self.moved == self.parts.len()
     }
