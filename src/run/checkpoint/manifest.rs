@@ -2,7 +2,7 @@
 
 use crate::{config::Config, run::log::Progress};
 use anyhow::Result;
-use collective::strategy::{LocalSgdState, Position, Snapshot};
+use collective::strategy::{Position, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -30,7 +30,7 @@ pub struct Manifest {
     /// Settings that a resumed run must share, by flag or name.
     pub identity: Map<String, Value>,
     pub progress: Progress,
-    /// Size and checksum of the other files, by name.
+    /// Size and checksum of the files of the snapshot's records, by name.
     pub files: BTreeMap<String, FileDigest>,
 }
 
@@ -66,27 +66,9 @@ impl FileDigest {
     }
 }
 
-/// File name of the moving average of the weights.
-const AVERAGE: &str = "ema.bpk";
-
-/// File name of the state of local SGD's outer optimizer.
-const OUTER: &str = "outer-optimizer.bpk";
-
-/// Returns file names and contents of a snapshot's parts.
-pub(super) fn parts(snapshot: &Snapshot) -> impl Iterator<Item = (String, &[u8])> {
-    let Snapshot { model, optimizer, scheduler, average, local_sgd, .. } = snapshot;
-    let always = [("model.bpk", model), ("optimizer.bpk", optimizer), ("scheduler.bpk", scheduler)];
-    let average = average.iter().map(|average| (AVERAGE, average));
-    let outer = local_sgd.iter().map(|local| (OUTER, &local.outer));
-    let named = always.into_iter().chain(average).chain(outer).map(|(name, bytes)| (name.to_owned(), bytes));
-    let others = local_sgd.iter().flat_map(|local| &local.optimizers).enumerate();
-    let others = others.map(|(at, bytes)| (optimizer_of(at + 1), bytes));
-    named.chain(others).map(|(name, bytes)| (name, bytes.as_slice()))
-}
-
-/// File name of another rank's optimizer state, of a run with local SGD.
-fn optimizer_of(rank: usize) -> String {
-    format!("optimizer-{rank}.bpk")
+/// Returns file names and contents of a snapshot's records.
+pub(super) fn files(snapshot: &Snapshot) -> impl Iterator<Item = (String, &[u8])> {
+    snapshot.records.iter().map(|(name, record)| (format!("{name}.bpk"), record.as_slice()))
 }
 
 impl Manifest {
@@ -103,7 +85,7 @@ impl Manifest {
             batch_size: config.args.batch_size,
             identity: config.identity()?,
             progress,
-            files: parts(snapshot).map(digest).collect(),
+            files: files(snapshot).map(digest).collect(),
         })
     }
 
@@ -149,9 +131,7 @@ impl Manifest {
     /// If a file is missing, unreadable or has a wrong size or checksum.
     pub fn load(&self, path: &Path) -> Result<Snapshot, CheckpointError> {
         let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
-        let load = |name: &str| {
-            let wanted =
-                self.files.get(name).ok_or_else(|| damaged(format!("{NAME} does not name {name}")))?;
+        let load = |(name, wanted): (&String, &FileDigest)| {
             let bytes = fs::read(path.join(name)).map_err(|e| damaged(format!("{name}: {e}")))?;
             let found = bytes.len() as u64;
             if found != wanted.bytes {
@@ -160,20 +140,9 @@ impl Manifest {
             if FileDigest::from_bytes(&bytes) != *wanted {
                 return Err(damaged(format!("{name} does not have the checksum it had when it was written")));
             }
-            Ok(bytes)
+            Ok((name.trim_end_matches(".bpk").to_owned(), bytes))
         };
-        let others = (1..).map(optimizer_of).take_while(|name| self.files.contains_key(name));
-        let local_sgd = |outer: Vec<u8>| -> Result<_, CheckpointError> {
-            Ok(LocalSgdState { outer, optimizers: others.map(|name| load(&name)).collect::<Result<_, _>>()? })
-        };
-        let outer = self.files.contains_key(OUTER).then(|| load(OUTER)).transpose()?;
-        Ok(Snapshot {
-            local_sgd: outer.map(local_sgd).transpose()?,
-            position: self.position.clone(),
-            model: load("model.bpk")?,
-            optimizer: load("optimizer.bpk")?,
-            scheduler: load("scheduler.bpk")?,
-            average: self.files.contains_key(AVERAGE).then(|| load(AVERAGE)).transpose()?,
-        })
+        let records = self.files.iter().map(load).collect::<Result<_, _>>()?;
+        Ok(Snapshot { position: self.position.clone(), records })
     }
 }

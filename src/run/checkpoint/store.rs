@@ -88,7 +88,7 @@ impl CheckpointStore {
     fn fill(&self, temporary: &Path, manifest: &Manifest, snapshot: &Snapshot) -> Result<()> {
         remove(temporary)?;
         fs::create_dir(temporary)?;
-        for (name, bytes) in manifest::parts(snapshot) {
+        for (name, bytes) in manifest::files(snapshot) {
             atomic_file::write_new(&temporary.join(&name), bytes).context(name)?;
         }
         atomic_file::write_new(&temporary.join(manifest::NAME), &manifest.to_bytes()?)

@@ -1,6 +1,6 @@
 //! Rounds of local SGD: steps of each rank on its own, which end with a synchronisation.
 
-use super::{LocalSgdState, Snapshot, checkpoints::StepRequests};
+use super::{Snapshot, checkpoints::StepRequests};
 use crate::{
     ProcessGroup, ReduceOp, Result,
     ddp::{engine::Engine, local_sgd::OuterOptimizer},
@@ -58,10 +58,7 @@ impl LocalRound {
     /// # Errors
     /// If the group fails, or a record cannot be packed.
     pub fn save<M: Module>(&self, model: M, snapshot: &mut Snapshot) -> Result<()> {
-        let mut optimizers = self.outer.gather_records(std::mem::take(&mut snapshot.optimizer))?;
-        snapshot.optimizer = optimizers.remove(0);
-        let outer = Snapshot::pack("outer optimizer's state", self.outer.to_record(model).into_bytes())?;
-        snapshot.local_sgd = Some(LocalSgdState { outer, optimizers });
-        Ok(())
+        let own = snapshot.records.remove("optimizer").unwrap_or_default();
+        snapshot.add_local_sgd(self.outer.to_record(model), self.outer.gather_records(own)?)
     }
 }

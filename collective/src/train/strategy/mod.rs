@@ -22,7 +22,7 @@ use compute::ComputeBatch;
 pub use live_recovery::{LiveRecovery, LiveState, Report};
 pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};
-pub use snapshot::{LocalSgdState, Position, Snapshot};
+pub use snapshot::{Position, Snapshot};
 
 use crate::train::metric::{MetricInfo, MetricValue};
 use burn::train::{InferenceStep, TrainStep};

@@ -14,6 +14,7 @@ use burn::train::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Sender, channel},
 };
@@ -58,33 +59,30 @@ impl Position {
 
 /// State of a run between two optimizer steps.
 ///
-/// The parts are Burn records. They are equal on every rank, so that one rank can store them for all.
+/// It is equal on every rank, so that one rank can store it for all.
 ///
 /// The error feedback of a compression hook and the state of callbacks are not included and start empty after a resume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// Position of the run.
     pub position: Position,
-    /// Module record with parameters and buffers.
-    pub model: Vec<u8>,
-    /// Optimizer record; with local SGD, after [`share`](Self::share), that of the rank.
-    pub optimizer: Vec<u8>,
-    /// Learning-rate scheduler record.
-    pub scheduler: Vec<u8>,
-    /// Module record with the moving average of the weights, of a run with
-    /// [`with_ema`](super::ParallelStrategy::with_ema).
-    pub average: Option<Vec<u8>>,
-    /// State of local SGD, of a run with it.
-    pub local_sgd: Option<LocalSgdState>,
+    /// Burn records by name.
+    ///
+    /// - `model`: parameters and buffers.
+    /// - `optimizer`: the optimizer's state; with local SGD, after [`share`](Self::share), that of the rank.
+    /// - `scheduler`: the learning-rate scheduler.
+    /// - `ema`: the module with the moving average of the weights, of a run with
+    ///   [`with_ema`](super::ParallelStrategy::with_ema).
+    /// - `outer-optimizer`, and `optimizer-1`, `optimizer-2` and so on: the state of local SGD, of a run with it.
+    pub records: BTreeMap<String, Vec<u8>>,
 }
 
-/// State of local SGD in a [`Snapshot`], besides that of rank 0's optimizer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LocalSgdState {
-    /// Record of the outer optimizer.
-    pub outer: Vec<u8>,
-    /// Optimizer records of ranks 1, 2 and so on.
-    pub optimizers: Vec<Vec<u8>>,
+/// Name of the record of the outer optimizer of local SGD.
+const OUTER: &str = "outer-optimizer";
+
+/// Name of the record of a rank's optimizer.
+fn optimizer_of(rank: usize) -> String {
+    if rank == 0 { "optimizer".into() } else { format!("optimizer-{rank}") }
 }
 
 /// The records of a learner.
@@ -121,23 +119,29 @@ impl Records {
 impl Snapshot {
     /// Takes a snapshot; `average` is the module with the moving average of the weights.
     pub(super) fn take(records: Records, position: Position, average: Option<ModuleRecord>) -> Result<Self> {
-        let average = average.map(ModuleRecord::into_bytes);
-        let average = average.map(|record| Self::pack("moving average of the weights", record));
-        Ok(Self {
-            position,
-            average: average.transpose()?,
-            model: Self::pack("model", records.model.into_bytes())?,
-            optimizer: Self::pack("optimizer's state", records.optimizer.into_bytes())?,
-            scheduler: Self::pack("learning-rate scheduler", records.scheduler.into_bytes())?,
-            local_sgd: None,
-        })
+        let mut records = vec![
+            ("model", Self::pack("model", records.model.into_bytes())?),
+            ("optimizer", Self::pack("optimizer's state", records.optimizer.into_bytes())?),
+            ("scheduler", Self::pack("learning-rate scheduler", records.scheduler.into_bytes())?),
+        ];
+        if let Some(average) = average {
+            records.push(("ema", Self::pack("moving average of the weights", average.into_bytes())?));
+        }
+        let records = records.into_iter().map(|(name, record)| (name.to_owned(), record)).collect();
+        Ok(Self { position, records })
     }
 
     /// The bytes of a record.
-    pub(super) fn pack(what: &str, bytes: Result<Bytes, RecordError>) -> Result<Vec<u8>> {
+    fn pack(what: &str, bytes: Result<Bytes, RecordError>) -> Result<Vec<u8>> {
         let failed =
             |error: RecordError| Error::Io { what: format!("packing the {what}"), reason: error.to_string() };
         bytes.map(|bytes| bytes.to_vec()).map_err(failed)
+    }
+
+    /// The bytes of a record; `what` is its name in errors.
+    fn record(&self, name: &str, what: &str) -> Result<Bytes> {
+        let record = self.records.get(name).ok_or_else(|| misfit(what, "it has none"))?;
+        Ok(Bytes::from_bytes_vec(record.clone()))
     }
 
     /// The outer optimizer's state.
@@ -145,17 +149,24 @@ impl Snapshot {
     /// # Errors
     /// If the snapshot was taken without local SGD.
     pub(super) fn outer_optimizer(&self) -> Result<ModuleRecord> {
-        let Some(local) = &self.local_sgd else { return Err(misfit("outer optimizer", "it has none")) };
-        let record = ModuleRecord::from_bytes(bytes(&local.outer));
+        let record = ModuleRecord::from_bytes(self.record(OUTER, "outer optimizer")?);
         record.map_err(|error| misfit("outer optimizer", &error.to_string()))
+    }
+
+    /// Adds the state of local SGD: that of the outer optimizer, and the records of all ranks' optimizers.
+    pub(super) fn add_local_sgd(&mut self, outer: ModuleRecord, optimizers: Vec<Vec<u8>>) -> Result<()> {
+        self.records.insert(OUTER.into(), Self::pack("outer optimizer's state", outer.into_bytes())?);
+        let optimizers = optimizers.into_iter().enumerate();
+        self.records.extend(optimizers.map(|(rank, record)| (optimizer_of(rank), record)));
+        Ok(())
     }
 
     /// Loads the snapshot's model and learning-rate scheduler into `learner`.
     pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
-        let model = ModuleRecord::from_bytes(bytes(&self.model));
+        let model = ModuleRecord::from_bytes(self.record("model", "model")?);
         let model = model.and_then(|record| learner.model().try_load_record(record.clone()).map(|_| record));
         learner.load_model(model.map_err(|error| misfit("model", &error.to_string()))?);
-        let scheduler = LrSchedulerRecord::from_bytes(bytes(&self.scheduler));
+        let scheduler = LrSchedulerRecord::from_bytes(self.record("scheduler", "scheduler")?);
         learner.load_scheduler(scheduler.map_err(|error| misfit("scheduler", &error.to_string()))?);
         Ok(())
     }
@@ -166,7 +177,7 @@ impl Snapshot {
         learner: &mut Learner<M>,
         reducer: &Reducer,
     ) -> Result<()> {
-        let optimizer = OptimizerRecord::from_bytes(bytes(&self.optimizer));
+        let optimizer = OptimizerRecord::from_bytes(self.record("optimizer", "optimizer state")?);
         let optimizer = optimizer.map_err(|error| misfit("optimizer state", &error.to_string()))?;
         let optimizer = reducer.keep_shard(optimizer)?;
         // Burn creates it on the default device first, and panics if that device is missing.
@@ -195,41 +206,28 @@ impl Snapshot {
         if group.world_size() == 1 {
             return Ok(own);
         }
-        let own = own.filter(|_| group.rank() == root);
+        let mut own = own.filter(|_| group.rank() == root);
         let header = own.as_ref().map(|own| {
-            let optimizers = own.local_sgd.as_ref().map(|local| local.optimizers.len());
-            (own.position.clone(), own.average.is_some(), optimizers)
+            let lengths = own.records.iter().map(|(name, record)| (name.clone(), record.len()));
+            (own.position.clone(), lengths.collect::<BTreeMap<_, _>>())
         });
-        let Some((position, has_average, optimizers)) = group.broadcast_object(&header, root)? else {
-            return Ok(None);
-        };
-        let own = own.unwrap_or_default();
-        let share = |mut part: Vec<u8>| -> Result<Vec<u8>> {
-            part.resize(group.broadcast_object(&part.len(), root)?, 0);
-            if !part.is_empty() {
-                group.broadcast(&mut part, root)?;
+        let Some((position, lengths)) = group.broadcast_object(&header, root)? else { return Ok(None) };
+        let optimizers =
+            (1..).map(optimizer_of).take_while(|name| lengths.contains_key(name)).collect::<Vec<_>>();
+        let of_rank = optimizer_of(group.rank() % (1 + optimizers.len()));
+        let mut shared = Self { position, records: BTreeMap::new() };
+        for (name, length) in lengths {
+            let mut record = own.as_mut().and_then(|own| own.records.remove(&name)).unwrap_or_default();
+            record.resize(length, 0);
+            if length > 0 {
+                group.broadcast(&mut record, root)?;
             }
-            Ok(part)
-        };
-        let mut shared = Self {
-            position,
-            model: share(own.model)?,
-            optimizer: share(own.optimizer)?,
-            scheduler: share(own.scheduler)?,
-            average: if has_average { Some(share(own.average.unwrap_or_default())?) } else { None },
-            local_sgd: None,
-        };
-        if let Some(others) = optimizers {
-            let local = own.local_sgd.unwrap_or_default();
-            let outer = share(local.outer)?;
-            let mut optimizers = local.optimizers.into_iter();
-            for rank in 1..=others {
-                let optimizer = share(optimizers.next().unwrap_or_default())?;
-                if group.rank() % (1 + others) == rank {
-                    shared.optimizer = optimizer;
-                }
+            // `optimizer`, which comes first, is replaced by that of the rank.
+            if name == of_rank {
+                shared.records.insert(optimizer_of(0), record);
+            } else if !optimizers.contains(&name) {
+                shared.records.insert(name, record);
             }
-            shared.local_sgd = Some(LocalSgdState { outer, optimizers: Vec::new() });
         }
         Ok(Some(shared))
     }
@@ -237,10 +235,6 @@ impl Snapshot {
 
 fn misfit(what: &str, reason: &str) -> Error {
     Error::Invalid(format!("the checkpoint's {what} does not fit this run: {}", plain_shapes(reason)))
-}
-
-fn bytes(bytes: &[u8]) -> Bytes {
-    Bytes::from_bytes_vec(bytes.to_vec())
 }
 
 /// Replaces `Shape { dims: [128, 26] }` by `[128, 26]` in Burn's message.

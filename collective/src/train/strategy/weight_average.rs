@@ -31,7 +31,9 @@ impl WeightAverage {
                 "the checkpoint's moving average of the weights cannot be loaded: {reason}"
             ))
         };
-        let Some(bytes) = &snapshot.average else { return Err(failed("the checkpoint has none".into())) };
+        let Some(bytes) = snapshot.records.get("ema") else {
+            return Err(failed("the checkpoint has none".into()));
+        };
         let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(bytes.clone()));
         let loaded = record.and_then(|record| model.clone().try_load_record(record));
         average.update(&loaded.map_err(|error| failed(error.to_string()))?);
