@@ -118,7 +118,7 @@ impl Coordinator {
     fn hear(&mut self, id: Id, message: ToCoordinator) {
         match message {
             ToCoordinator::Join(join) => {
-                if let Err(why) = self.table.join(id, &join) {
+                if let Err(why) = self.table.join(id, join) {
                     self.tell(id, &FromCoordinator::Refused(why));
                 }
             }

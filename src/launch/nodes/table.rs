@@ -12,7 +12,7 @@ use super::{
     Join,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -30,19 +30,14 @@ pub struct Rules {
 /// Number of a connection, in order of arrival.
 pub type Id = u64;
 
-#[derive(Debug, Default)]
-struct Node {
-    host: String,
-    number: usize,
-    /// Number of ranks, if the machine has joined the next round.
-    waiting: Option<usize>,
-}
-
 /// The machines of a job.
 #[derive(Debug)]
 pub struct Table {
     rules: Rules,
-    nodes: BTreeMap<Id, Node>,
+    /// The connected machines.
+    nodes: BTreeMap<Id, Join>,
+    /// Those that have joined the next round.
+    waiting: BTreeSet<Id>,
     /// Members of the current round by node.
     round: Option<(Vec<Id>, FailureDetector)>,
     /// Time since which no round has run, and since which there have been enough machines for the next.
@@ -52,26 +47,28 @@ pub struct Table {
 
 impl Table {
     pub fn new(rules: Rules, now: Instant) -> Self {
-        Table { rules, nodes: BTreeMap::new(), round: None, since: now, enough: None }
+        let (nodes, waiting) = (BTreeMap::new(), BTreeSet::new());
+        Table { rules, nodes, waiting, round: None, since: now, enough: None }
     }
 
     /// Adds a machine to the next round.
     ///
     /// # Errors
     /// The reason why it is refused.
-    pub fn join(&mut self, id: Id, join: &Join) -> Result<(), String> {
-        let Join { node, ranks, host } = join;
-        if let Some((_, other)) = self.nodes.iter().find(|(other, n)| **other != id && n.number == *node) {
+    pub fn join(&mut self, id: Id, join: Join) -> Result<(), String> {
+        let node = join.node;
+        if let Some((_, other)) = self.nodes.iter().find(|(other, known)| **other != id && known.node == node)
+        {
             return Err(format!(
                 "node rank {node} is already used by {}; give each machine a different one",
                 other.host
             ));
         }
-        if *node >= self.rules.max {
+        if node >= self.rules.max {
             return Err(format!("node rank {node} is too high: there are at most {} nodes", self.rules.max));
         }
-        let known = Node { host: host.clone(), number: *node, waiting: Some(*ranks) };
-        self.nodes.insert(id, known);
+        self.nodes.insert(id, join);
+        self.waiting.insert(id);
         Ok(())
     }
 
@@ -80,10 +77,11 @@ impl Table {
         if self.round.is_some() {
             return None;
         }
-        let mut ready: Vec<(usize, Id, usize)> =
-            self.nodes.iter().filter_map(|(id, n)| Some((n.number, *id, n.waiting?))).collect();
+        let mut ready: Vec<(&Id, &Join)> = self.nodes.iter().collect();
+        ready.sort_unstable_by_key(|(_, join)| join.node);
         // Node 0 is the rendezvous. A machine that has not left its last round yet will join.
-        let complete = ready.iter().any(|(number, ..)| *number == 0) && ready.len() == self.nodes.len();
+        let complete =
+            ready.first().is_some_and(|(_, join)| join.node == 0) && ready.len() == self.waiting.len();
         if !complete || ready.len() < self.rules.min {
             self.enough = None;
             return None;
@@ -92,13 +90,10 @@ impl Table {
         if ready.len() < self.rules.max && now < enough + self.rules.last_call {
             return None;
         }
-        ready.sort_unstable();
         self.enough = None;
-        for node in self.nodes.values_mut() {
-            node.waiting = None;
-        }
-        let members: Vec<Id> = ready.iter().map(|(_, id, _)| *id).collect();
-        round.sizes = ready.into_iter().map(|(.., ranks)| ranks).collect();
+        self.waiting.clear();
+        let members: Vec<Id> = ready.iter().map(|(id, _)| **id).collect();
+        round.sizes = ready.into_iter().map(|(_, join)| join.ranks).collect();
         self.round = Some((members.clone(), round.detector()));
         Some(members)
     }
@@ -108,7 +103,7 @@ impl Table {
         if self.round.is_some() || now < self.since + self.rules.join_timeout {
             return None;
         }
-        let here: Vec<String> = self.nodes.values().map(|n| format!("{} ({})", n.number, n.host)).collect();
+        let here: Vec<String> = self.nodes.values().map(|n| format!("{} ({})", n.node, n.host)).collect();
         Some(format!(
             "after {:.0} s, {} of at least {} nodes have connected: {}; start `burn-ddp launch` on the other nodes with the same --master-addr and --master-port and with different node ranks",
             self.rules.join_timeout.as_secs_f64(),
@@ -127,10 +122,11 @@ impl Table {
 
     /// Removes a machine whose launcher is gone, which ends a round that it is part of.
     pub fn gone(&mut self, id: Id, now: Instant) {
-        let Some(node) = self.nodes.remove(&id) else { return };
+        let Some(join) = self.nodes.remove(&id) else { return };
+        self.waiting.remove(&id);
         let number = self.round.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
-        let reason = format!("({}) is lost: its launcher ended, or cannot be reached", node.host);
-        let lost = Outcome::Lost { node: number.unwrap_or(node.number), reason };
+        let reason = format!("({}) is lost: its launcher ended, or cannot be reached", join.host);
+        let lost = Outcome::Lost { node: number.unwrap_or(join.node), reason };
         self.observe(id, News::Outcome(lost), now);
     }
 
@@ -173,7 +169,7 @@ mod tests {
     }
 
     fn join(table: &mut Table, id: Id, node: usize, ranks: usize) -> Result<(), String> {
-        table.join(id, &Join { node, ranks, host: format!("host{node}") })
+        table.join(id, Join { node, ranks, host: format!("host{node}") })
     }
 
     #[test]
