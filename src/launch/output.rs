@@ -1,7 +1,7 @@
 //! Output of the ranks: inherited, prefixed with the rank, written to files, or both.
 
 use super::environment::Round;
-use crate::process::console::eprint_line;
+use crate::process::{console::eprint_line, lock};
 use anyhow::{Context, Result};
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Child, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -116,7 +116,7 @@ impl Listener {
 
     /// The rank's last lines on standard output and standard error.
     pub fn last_lines(&self) -> Vec<String> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        lock(&self.last).iter().cloned().collect()
     }
 }
 
@@ -152,7 +152,7 @@ fn copy(
         }
         let text: String = String::from_utf8_lossy(&line).trim_end().chars().take(LAST_WIDTH).collect();
         if !text.is_empty() {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = lock(last);
             if last.len() == LAST_LINES {
                 last.pop_front();
             }

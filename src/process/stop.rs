@@ -7,6 +7,7 @@
 //! Schedulers such as SLURM send SIGUSR1 or SIGUSR2 before a time limit. If the program already handles or ignores
 //! one of these two, its handler is kept.
 
+use super::lock;
 use anyhow::{Context, Result};
 use signal_hook::{
     consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
@@ -14,7 +15,7 @@ use signal_hook::{
 };
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
     thread,
@@ -47,7 +48,7 @@ pub fn requested() -> u8 {
 /// If the thread cannot be started or a handler cannot be installed.
 pub fn watch() -> Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
-    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut started = lock(&STARTED);
     if !*started {
         let unused = |signal: &i32| handler(*signal) == Some(libc::SIG_DFL);
         let scheduler = [SIGUSR1, SIGUSR2].into_iter().filter(unused);

@@ -6,6 +6,7 @@ use super::{
     FromCoordinator, ToCoordinator,
     table::{Id, Table},
 };
+use crate::process::lock;
 use anyhow::{Context, Result, bail};
 use collective::{
     Secret,
@@ -16,7 +17,7 @@ use std::{
     collections::BTreeMap,
     net::{TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -98,10 +99,6 @@ fn serve(stream: TcpStream, unproven: Unproven, secret: &Secret, id: Id, coordin
     let mut coordinator = lock(coordinator);
     coordinator.senders.remove(&id);
     coordinator.table.gone(id, Instant::now());
-}
-
-fn lock(coordinator: &Mutex<Coordinator>) -> MutexGuard<'_, Coordinator> {
-    coordinator.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state of the coordinator: the machines and their connections.
