@@ -1,11 +1,10 @@
-//! Run folder with `config.json`, `summary.json` and the model.
+//! Run folder with `config.json` and `summary.json`.
 //!
 //! [`log`](super::log) and [`checkpoint`](super::checkpoint) write further files into it.
 
 use super::tensorboard::EventLog;
 use crate::{context::Mode, device::LocalDevice, process::atomic_file};
 use anyhow::{Context, Result, anyhow, bail};
-use burn::module::Module;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{
@@ -144,16 +143,6 @@ impl RunFolder {
     /// If the value cannot be serialised or the file cannot be written.
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         atomic_file::write(&self.path.join(name), &serde_json::to_vec_pretty(value)?)
-    }
-
-    /// Writes the model as a Burn record, `model.bpk`.
-    ///
-    /// # Errors
-    /// If the model cannot be serialised or the file cannot be written.
-    pub fn write_model<M: Module>(&self, model: M) -> Result<()> {
-        let bytes =
-            model.into_record().into_bytes().map_err(|e| anyhow::anyhow!("cannot pack the model: {e}"))?;
-        atomic_file::write(&self.path.join("model.bpk"), &bytes)
     }
 
     /// Removes configuration and tables, and the folder if it is then empty. Errors are ignored.

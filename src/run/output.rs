@@ -9,13 +9,14 @@ use super::{
     report,
     tensorboard::EventLog,
     tracker::Status,
+    weights,
 };
 use crate::{
     config::{Config, learning_rate::Plateau},
     process::{console::Console, stop},
 };
 use anyhow::Result;
-use burn::module::Module;
+use burn::store::ModuleSnapshot;
 use collective::strategy::{CheckpointSink, EpochReport, Observer, RunControl, Snapshot};
 use std::{sync::Arc, time::Instant};
 
@@ -64,7 +65,8 @@ impl Output {
             let epoch = if cut { position.epoch } else { position.epoch - 1 };
             resumed = Some((progress.clone(), position.step, epoch));
         }
-        let log = Arc::new(RunLog::open(folder.path(), monitor, set, resumed)?);
+        let log =
+            Arc::new(RunLog::open(folder.path(), monitor, set, resumed)?);
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
         let is_new = checkpoint.is_none() && !folder.holds_run();
@@ -110,11 +112,11 @@ impl Output {
     }
 
     /// Writes model, summary and report, prints the result, and returns the summary.
-    pub fn finish<M: Module>(&self, model: M, transport: &str) -> Result<Summary> {
+    pub fn finish<M: ModuleSnapshot>(&self, model: &M, transport: &str) -> Result<Summary> {
         let (summary, console, metrics) =
             (self.summary(transport)?, self.console, &self.config.program.metrics);
         self.events.flush()?;
-        self.folder.write_model(model)?;
+        weights::save(model, &self.folder.path().join("model.bpk"), "")?;
         self.folder.write_json("summary.json", &summary)?;
         // The loss of a model with other metrics is in the line of the last epoch.
         for metric in &metrics[metrics.len().min(2).saturating_sub(1)..] {

@@ -199,7 +199,7 @@ where
             return Ok(trained);
         }
         let Some(output) = output else { return Ok(trained) };
-        let summary = output.finish(trained.model.clone(), context.transport())?;
+        let summary = output.finish(&trained.model, context.transport())?;
         finished.into_iter().try_for_each(|act| act(output.folder.path(), &summary))?;
         if args.fast_dev_run.is_some() {
             console
