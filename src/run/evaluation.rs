@@ -1,5 +1,6 @@
 //! Results of steps and evaluations.
 
+use super::tables::StepRow;
 use crate::config::Config;
 use collective::strategy::{EpochReport, StepReport};
 use serde::{Deserialize, Serialize};
@@ -46,14 +47,17 @@ impl Evaluation {
 
 /// Names and values of an optimizer step, for trackers.
 pub(super) fn step_scalars(report: &StepReport) -> impl Iterator<Item = (Cow<'static, str>, f64)> {
-    let samples_per_second = report.samples as f64 / report.elapsed.as_secs_f64().max(1e-9);
-    let skipped = f64::from(u8::from(report.skipped));
-    let scale =
-        report.loss_scale.map(|scale| [("train/loss_scale", scale.into()), ("train/skipped", skipped)]);
-    [("train/loss", report.loss), ("train/lr", report.lr), ("train/samples_per_second", samples_per_second)]
+    let StepRow { loss, lr, samples_per_second, loss_scale, skipped, .. } = StepRow::of_step(report);
+    let scalars = [
+        ("train/loss", Some(loss)),
+        ("train/lr", Some(lr)),
+        ("train/samples_per_second", Some(samples_per_second)),
+        ("train/loss_scale", loss_scale),
+        ("train/skipped", skipped.map(f64::from)),
+    ];
+    scalars
         .into_iter()
-        .chain(scale.into_iter().flatten())
-        .map(|(name, value)| (Cow::from(name), value))
+        .filter_map(|(name, value)| Some((Cow::from(name), value?)))
         .chain(report.metrics.iter().map(|of| (format!("train/{}", of.metric.name).into(), of.value)))
 }
 

@@ -2,14 +2,17 @@
 
 use super::{
     evaluation::{EvaluatedSet, Evaluation},
-    tables::{EpochTable, RankRow, StepTable},
+    tables::{EpochTable, RankRow, STEP_COLUMNS, StepRow},
 };
 use crate::{
     config::Monitor,
     process::{atomic_file, lock},
 };
 use anyhow::{Context, Result};
-use collective::strategy::{EpochReport, LoggedValue, Observer, StepReport};
+use collective::{
+    metric::MetricInfo,
+    strategy::{EpochReport, LoggedValue, Observer, StepReport},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{fs::File, io, path::Path, sync::Mutex, time::Duration};
@@ -22,7 +25,7 @@ pub struct RunLog {
 }
 
 struct Tables {
-    steps: StepTable,
+    steps: csv::Writer<File>,
     epochs: EpochTable,
     ranks: csv::Writer<File>,
     failure: Option<anyhow::Error>,
@@ -77,9 +80,10 @@ impl Tables {
 impl RunLog {
     /// Opens the tables in `folder`: new ones, or those of a run that is resumed with progress, step and epoch.
     ///
-    /// Rows of later steps and epochs are removed.
+    /// Rows of later steps and epochs are removed. `trained` are the metrics of the training step.
     pub fn open(
         folder: &Path,
+        trained: &[MetricInfo],
         monitor: Monitor,
         set: EvaluatedSet,
         resumed: Option<(Progress, usize, usize)>,
@@ -88,7 +92,11 @@ impl RunLog {
         let open = |name: &str, last: Option<usize>| reopen(&folder.join(name), last);
         let (step, epoch) = last.unzip();
         let (steps, is_new) = open("steps.csv", step)?;
-        let steps = StepTable::new(steps, is_new);
+        let mut steps = csv::WriterBuilder::new().has_headers(false).from_writer(steps);
+        if is_new {
+            let metrics = trained.iter().skip(1).map(|metric| metric.name.as_str());
+            steps.write_record(STEP_COLUMNS.into_iter().chain(metrics))?;
+        }
         let (ranks, is_new) = open("ranks.csv", epoch)?;
         let ranks = csv::WriterBuilder::new().has_headers(is_new).from_writer(ranks);
         open("epochs.csv", epoch)?;
@@ -116,7 +124,7 @@ impl RunLog {
         let files = {
             let state = lock(&self.state);
             // The table of epochs is synced when it is written.
-            [state.0.steps.file(), state.0.ranks.get_ref()].map(File::try_clone)
+            [&state.0.steps, &state.0.ranks].map(|table| table.get_ref().try_clone())
         };
         let sync = |file: io::Result<File>| file?.sync_data();
         files.into_iter().try_for_each(sync).context("cannot write the run's tables")
@@ -167,7 +175,11 @@ impl Observer for RunLog {
             training: progress.training + elapsed,
             ..std::mem::take(progress)
         };
-        tables.try_write(|tables| tables.steps.push(report));
+        tables.try_write(|tables| {
+            let metrics: Vec<f64> = report.metrics.iter().map(|of| of.value).collect();
+            tables.steps.serialize((StepRow::of_step(report), metrics))?;
+            Ok(tables.steps.flush()?)
+        });
     }
 
     fn epoch_done(&self, report: &EpochReport) {
@@ -203,7 +215,7 @@ fn logged(report: &EpochReport) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use collective::metric::{MetricInfo, MetricValue};
+    use collective::metric::MetricValue;
     use std::io::Write;
 
     #[test]
@@ -216,10 +228,12 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        let (file, is_new) = reopen(&path, Some(0))?;
+        let trained = [MetricInfo::loss(), MetricInfo::accuracy()];
+        let resumed = Some((Progress::default(), 0, 0));
+        let log = RunLog::open(folder.path(), &trained, monitor(), EvaluatedSet::Test, resumed)?;
         let accuracy = MetricValue { metric: MetricInfo::accuracy(), value: 0.5 };
-        let report = StepReport { metrics: vec![accuracy], ..StepReport::default() };
-        StepTable::new(file, is_new).push(&report)?;
+        log.step_done(&StepReport { metrics: vec![accuracy], ..StepReport::default() });
+        log.progress()?;
         let table = std::fs::read_to_string(&path)?;
         let header = "step,epoch,loss,lr,samples_per_second,loss_scale,skipped,accuracy\n";
         assert_eq!(table, format!("{header}0,0,0.0,0.0,0.0,,,0.5\n"));
@@ -238,7 +252,7 @@ mod tests {
     #[test]
     fn a_finite_value_is_better_than_nan() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let log = RunLog::open(folder.path(), monitor(), EvaluatedSet::Test, None)?;
+        let log = RunLog::open(folder.path(), &[], monitor(), EvaluatedSet::Test, None)?;
         let best_of = |epoch, loss| {
             log.epoch_done(&report(epoch, loss, vec![]));
             log.progress().map(|progress| progress.best.map(|best| (best.epoch, best.ago)))
@@ -259,7 +273,7 @@ mod tests {
     #[test]
     fn the_table_of_epochs_gets_columns_for_callbacks() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let log = RunLog::open(folder.path(), monitor(), EvaluatedSet::Test, None)?;
+        let log = RunLog::open(folder.path(), &[], monitor(), EvaluatedSet::Test, None)?;
         let table = || std::fs::read_to_string(folder.path().join("epochs.csv"));
         log.epoch_done(&report(1, 0.5, vec![]));
         assert_eq!(table()?, "epoch,train_loss,test_loss,valid_loss,seconds\n1,0,0.5,,0\n");
@@ -271,7 +285,7 @@ mod tests {
         assert_eq!(log.progress()?.callbacks, serde_json::from_str(r#"{"seconds": 3.0, "plot": "a.png"}"#)?);
         // A run resumed after epoch 1 has its row.
         let resumed = Some((Progress::default(), 1, 1));
-        let log = RunLog::open(folder.path(), monitor(), EvaluatedSet::Test, resumed)?;
+        let log = RunLog::open(folder.path(), &[], monitor(), EvaluatedSet::Test, resumed)?;
         log.epoch_done(&report(2, 0.25, logged()));
         assert_eq!(table()?, grown);
         Ok(())

@@ -66,7 +66,7 @@ impl Output {
             resumed = Some((progress.clone(), position.step, epoch));
         }
         let log =
-            Arc::new(RunLog::open(folder.path(), monitor, set, resumed)?);
+            Arc::new(RunLog::open(folder.path(), &config.program.train_metrics, monitor, set, resumed)?);
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
         let is_new = checkpoint.is_none() && !folder.holds_run();

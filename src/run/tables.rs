@@ -10,12 +10,11 @@ use collective::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs::File,
     path::{Path, PathBuf},
 };
 
 /// Columns of `steps.csv`, before the metrics of the training step.
-const STEP_COLUMNS: [&str; 7] =
+pub(super) const STEP_COLUMNS: [&str; 7] =
     ["step", "epoch", "loss", "lr", "samples_per_second", "loss_scale", "skipped"];
 
 /// A row of `steps.csv`, without the metrics of the training step besides the loss.
@@ -33,6 +32,22 @@ pub struct StepRow {
     /// 1 if the step was skipped because gradients overflowed, otherwise 0; only with f16.
     #[serde(default)]
     pub skipped: Option<u8>,
+}
+
+impl StepRow {
+    /// The row of a step.
+    pub(super) fn of_step(report: &StepReport) -> Self {
+        let &StepReport { step, epoch, loss, lr, samples, elapsed, loss_scale, skipped, .. } = report;
+        Self {
+            step,
+            epoch,
+            loss,
+            lr,
+            samples_per_second: samples as f64 / elapsed.as_secs_f64().max(1e-9),
+            loss_scale: loss_scale.map(f64::from),
+            skipped: loss_scale.map(|_| u8::from(skipped)),
+        }
+    }
 }
 
 /// A row of `epochs.csv`: its numbers by column.
@@ -112,46 +127,6 @@ pub(crate) fn write<H: AsRef<[u8]>>(
     table.write_record(header)?;
     rows.into_iter().try_for_each(|row| table.serialize(row))?;
     atomic_file::write(path, &table.into_inner()?)
-}
-
-/// `steps.csv` on disk.
-pub(super) struct StepTable {
-    writer: csv::Writer<File>,
-    is_new: bool,
-}
-
-impl StepTable {
-    /// Creates the writer of a table, which has no header yet if it `is_new`.
-    pub fn new(file: File, is_new: bool) -> Self {
-        Self { writer: csv::WriterBuilder::new().has_headers(false).from_writer(file), is_new }
-    }
-
-    /// The file.
-    pub fn file(&self) -> &File {
-        self.writer.get_ref()
-    }
-
-    /// Writes a row.
-    pub fn push(&mut self, report: &StepReport) -> Result<()> {
-        let &StepReport { step, epoch, loss, ref metrics, lr, samples, elapsed, loss_scale, skipped } =
-            report;
-        if std::mem::take(&mut self.is_new) {
-            let names = metrics.iter().map(|of| of.metric.name.as_str());
-            self.writer.write_record(STEP_COLUMNS.into_iter().chain(names))?;
-        }
-        let row = StepRow {
-            step,
-            epoch,
-            loss,
-            lr,
-            samples_per_second: samples as f64 / elapsed.as_secs_f64().max(1e-9),
-            loss_scale: loss_scale.map(f64::from),
-            skipped: loss_scale.map(|_| u8::from(skipped)),
-        };
-        let metrics: Vec<f64> = metrics.iter().map(|of| of.value).collect();
-        self.writer.serialize((row, metrics))?;
-        Ok(self.writer.flush()?)
-    }
 }
 
 /// `epochs.csv` in memory and on disk.
