@@ -102,14 +102,6 @@ mod tests {
     }
 
     #[test]
-    fn flags_stand_for_a_launchers_variables() {
-        let flags = parsed("--init-method file:///tmp/job --rank 1 --world-size 3").expect("good flags");
-        let environment = flags.environment().expect("a rank").expect("a launched rank");
-        assert_eq!((environment.rank, environment.world_size), (1, 3));
-        assert_eq!(flags.init_method.map(|method| method.to_string()).as_deref(), Some("file:///tmp/job"));
-    }
-
-    #[test]
     fn contradictions_name_the_flag() {
         for (flags, named) in [
             ("--rank 1", "--world-size"),
@@ -121,8 +113,5 @@ mod tests {
             let error = parsed(flags).map(drop).expect_err(flags).to_string();
             assert!(error.contains(named), "`{flags}`: {error} should contain {named}");
         }
-        let flags = parsed("--rank 2 --world-size 2").expect("known when they are used");
-        let error = flags.environment().expect_err("no such rank").to_string();
-        assert!(error.contains("--rank 2") && error.contains("--world-size 2"), "{error}");
     }
 }

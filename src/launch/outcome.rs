@@ -126,25 +126,4 @@ mod tests {
             Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log })
         }
     }
-
-    #[test]
-    fn messages_name_rank_place_reason_and_last_lines() {
-        let failure = Failure {
-            rank: 1,
-            world_size: 4,
-            place: " on node 2 (host b)".into(),
-            how: ExitReason::Killed(11),
-            seconds: 2.04,
-            last_lines: vec!["a".into(), "b".into()],
-            log: None,
-        };
-        let message = |failure| Outcome::Failed(failure).message("the job was stopped").expect("a message");
-        assert_eq!(
-            message(failure.clone()),
-            "rank 1 of 4 on node 2 (host b) was killed by signal 11 (SIGSEGV) after 2.0 s, the first to fail; its last lines:\n    a\n    b\nthe job was stopped"
-        );
-        let message = message(Failure { how: ExitReason::Exited(3), last_lines: Vec::new(), ..failure });
-        assert!(message.ends_with("exited with code 3 after 2.0 s; the job was stopped"), "{message}");
-        assert_eq!(Outcome::Done.message(""), None);
-    }
 }

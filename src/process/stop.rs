@@ -106,23 +106,3 @@ pub fn handler(signal: i32) -> Option<libc::sighandler_t> {
 pub fn name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signal_during_training_is_a_request() -> Result<()> {
-        watch()?;
-        watch()?;
-        let training = GracefulShutdown::enable();
-        signal_hook::low_level::raise(SIGTERM)?;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while requested() == 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(i32::from(REQUESTED.swap(0, Ordering::SeqCst)), SIGTERM);
-        drop(training);
-        Ok(())
-    }
-}

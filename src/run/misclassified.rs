@@ -179,26 +179,6 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_mistakes_of_all_ranks_are_kept_in_order() {
-        let mut rank = Misclassified::new(blank(4), World { rank: 0, size: 2 }, None);
-        let at = |test_image: usize, label_probability| Mistake {
-            test_image,
-            label: 1,
-            answer: 2,
-            label_probability,
-            answer_probability: 0.9,
-        };
-        let states = [0_usize, 1].map(|rank| {
-            let wrong = |n: usize| at(rank + 2 * n, 0.01 * ((rank + 2 * n) * 7 % 41) as f64);
-            (0..20).map(wrong).collect::<Vec<_>>()
-        });
-        rank.join(states.into());
-        assert_eq!(rank.worst.len(), SHOWN);
-        assert!(rank.worst.is_sorted_by_key(|wrong| wrong.label_probability));
-        assert_eq!(rank.worst[0], at(0, 0.0));
-    }
-
-    #[test]
     fn the_picture_has_a_frame_around_each_image() {
         let worst: Vec<Mistake> = (0..8).filter_map(|n| mistake(n, 1, &[1.0, 0.0])).collect();
         let sheet = sheet(&blank(8), &worst);

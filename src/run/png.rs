@@ -29,23 +29,3 @@ fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u32).to_be_bytes();
     [&length[..], kind, data, &crc.finalize().to_be_bytes()].concat()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Read;
-
-    #[test]
-    fn a_picture_has_the_chunks_and_the_rows_of_the_standard() {
-        let png = grey(3, &[0, 128, 255, 1, 2, 3]);
-        assert_eq!(&png[..16], b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR");
-        assert_eq!(&png[16..29], [0, 0, 0, 3, 0, 0, 0, 2, 8, 0, 0, 0, 0]);
-        // The IEND chunk is the same in every PNG file.
-        assert_eq!(&png[png.len() - 12..], b"\0\0\0\0IEND\xae\x42\x60\x82");
-        let length = u32::from_be_bytes([png[33], png[34], png[35], png[36]]) as usize;
-        assert_eq!(&png[37..41], b"IDAT");
-        let mut rows = Vec::new();
-        flate2::read::ZlibDecoder::new(&png[41..41 + length]).read_to_end(&mut rows).expect("zlib");
-        assert_eq!(rows, [0, 0, 128, 255, 0, 1, 2, 3]);
-    }
-}

@@ -197,18 +197,4 @@ mod tests {
         join(&mut table, 1, 1, 1).expect("again");
         assert!(table.begin(now, &mut round).is_some());
     }
-
-    #[test]
-    fn fewer_machines_go_on_after_a_last_call() {
-        let (mut table, mut round, now) = table(1, 3);
-        (0..3).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        assert_eq!(table.begin(now, &mut round), Some(vec![0, 1, 2]), "at most: no call");
-        table.gone(1, now);
-        let (_, ending) = table.end(now).expect("decides");
-        assert!(matches!(ending, Outcome::Lost { node: 1, .. }), "{ending:?}");
-        join(&mut table, 0, 0, 1).expect("again");
-        join(&mut table, 2, 2, 1).expect("again");
-        assert_eq!(table.begin(now, &mut round), None, "last call");
-        assert_eq!(table.begin(now + 3 * SECOND, &mut round), Some(vec![0, 2]));
-    }
 }

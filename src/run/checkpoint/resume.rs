@@ -169,20 +169,3 @@ fn is_checkpoint(path: &Path) -> bool {
 fn is_run(path: &Path) -> bool {
     path.join("config.json").exists() || path.join("checkpoints").is_dir()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn differences_name_the_flag_and_both_values() {
-        let identity = |pairs: &[(&str, Value)]| -> Map<String, Value> {
-            pairs.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone())).collect()
-        };
-        let kept = identity(&[("--seed", json!(42)), ("--lr", json!(0.1)), ("--old", json!(true))]);
-        let now = identity(&[("--seed", json!(43)), ("--lr", json!(0.1))]);
-        assert_eq!(differences(&kept, &now), ["--old true, not null", "--seed 42, not 43"]);
-        assert!(differences(&kept, &kept).is_empty());
-    }
-}
