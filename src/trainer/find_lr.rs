@@ -19,12 +19,11 @@ use crate::{
     },
 };
 use anyhow::Result;
-use burn::train::{Learner, LearnerModel};
+use burn::train::Learner;
 use collective::{
     StepOptions,
     lr::{FnLr, RangeTestCurve, RangeTestLr, RangeTestPoint},
-    metric::StepOutput,
-    strategy::{Observer, ParallelStrategy, StepReport, StopRequest, TrainedOutput, ValidOutput},
+    strategy::{Observer, ParallelStrategy, StepModel, StepReport, StopRequest},
 };
 use std::sync::{Arc, Mutex};
 
@@ -42,18 +41,13 @@ pub(super) fn schedule(range: LrRange, config: &Config) -> FnLr {
 ///
 /// # Errors
 /// If the run folder contains a run, a file cannot be written, or training fails.
-pub(super) fn run<M>(
+pub(super) fn run<M: StepModel>(
     context: &Context,
     config: &Config,
     loaders: &Loaders<M>,
     tested: ParallelStrategy<M>,
     learner: Learner<M>,
-) -> Result<()>
-where
-    M: LearnerModel,
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+) -> Result<()> {
     let args = &config.args;
     let (style, steps) = (Style::choose(args.progress, context.is_main()), args.find_lr.find_lr_steps);
     let folder = context.is_main().then(|| RunFolder::create(args.run_dir.clone())).transpose()?;

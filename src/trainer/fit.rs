@@ -20,23 +20,19 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use burn::optim::{ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLrScheduler};
-use burn::train::{Learner, LearnerModel};
+use burn::train::Learner;
 use collective::{
     lr::{LrControl, LrSchedule},
     metric::StepOutput,
     module_state::require_trainable,
     strategy::{
-        CheckpointSink, Checkpoints, MetricCallback, Observer, StopRequest, TrainedOutput, ValidOutput,
+        CheckpointSink, Checkpoints, MetricCallback, Observer, StepModel, StopRequest, TrainedOutput,
+        ValidOutput,
     },
 };
 use std::sync::Arc;
 
-impl<M> Trainer<'_, M>
-where
-    M: LearnerModel,
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Trainer<'_, M> {
     /// Trains and evaluates for the configured epochs and steps, and writes the run folder.
     ///
     /// A program may call it several times, for example for the folds of a cross-validation. With `--fast-dev-run`, it

@@ -11,9 +11,8 @@ use burn::train::LearnerModel;
 use collective::{
     World,
     loader::{DistributedLoader, ShardedLoader, ShardedLoaderBuilder},
-    metric::StepOutput,
     sampler::DistributedSampler,
-    strategy::{TrainInput, TrainedOutput, ValidInput, ValidOutput},
+    strategy::{StepModel, TrainInput, ValidInput},
 };
 use std::sync::Arc;
 
@@ -42,12 +41,7 @@ impl<M: LearnerModel> Loaders<M> {
     }
 }
 
-impl<M> Trainer<'_, M>
-where
-    M: LearnerModel,
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Trainer<'_, M> {
     /// Loaders of batches of `--batch-size` per rank. Training samples are shuffled every epoch unless
     /// `--no-shuffle` is given, and `--valid-split` holds out a part of them; the test set keeps its order.
     pub fn loaders<I, D, T, B>(&self, train: D, test: T, batcher: B) -> Loaders<M>

@@ -33,8 +33,8 @@ use clap::Parser;
 use collective::{
     dp::ParallelStep,
     lr::{ControlledLr, LrControl},
-    metric::{MetricInfo, StepOutput},
-    strategy::{Callback, TrainedOutput, ValidOutput},
+    metric::MetricInfo,
+    strategy::{Callback, StepModel},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -99,12 +99,7 @@ pub struct Trainer<'a, M: LearnerModel> {
     finished: Vec<Finished<'a>>,
 }
 
-impl<'a, M> Trainer<'a, M>
-where
-    M: LearnerModel,
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<'a, M: StepModel> Trainer<'a, M> {
     /// Creates a trainer for this rank.
     pub fn new(context: &'a Context, args: &'a TrainerArgs) -> Self {
         Self {

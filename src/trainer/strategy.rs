@@ -6,8 +6,7 @@ use anyhow::Result;
 use burn::train::{Learner, LearnerModel, LearningResult, SupervisedTraining, logger::InMemoryMetricLogger};
 use collective::{
     dp::{DataParallelConfig, ParallelStep},
-    metric::StepOutput,
-    strategy::{ParallelStrategy, TrainedOutput, ValidOutput},
+    strategy::{ParallelStrategy, StepModel},
 };
 
 /// Makes the strategy of a run, on one device or those of `--mode dp`.
@@ -44,18 +43,13 @@ pub(super) fn parallel_step<M: LearnerModel + ParallelStep>(
 ///
 /// # Errors
 /// If the group, a device, the data loader or the optimizer fails, or the loss is not finite.
-pub(super) fn run<M>(
+pub(super) fn run<M: StepModel>(
     strategy: ParallelStrategy<M>,
     loaders: &Loaders<M>,
     learner: Learner<M>,
     epochs: usize,
     configure: impl FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>,
-) -> Result<LearningResult<M>>
-where
-    M: LearnerModel,
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+) -> Result<LearningResult<M>> {
     let training = SupervisedTraining::<M>::new(".", loaders.train.clone(), loaders.evaluated())
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)

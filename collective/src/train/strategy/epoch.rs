@@ -1,7 +1,7 @@
 //! Steps of one epoch on every rank.
 
 use super::{
-    StepReport, TrainInput, TrainedOutput, ValidOutput,
+    StepModel, StepReport, TrainInput,
     checkpoints::StepRequests,
     launched::{Clock, LaunchedStep},
     run::{Run, Stop},
@@ -13,16 +13,12 @@ use crate::{
     gradient::timed,
     train::metric::StepOutput,
 };
-use burn::train::{LearnerEvent, LearnerModel};
+use burn::train::LearnerEvent;
 use kernels::optim::together;
 use std::{iter::Peekable, time::Instant};
 use tracing::info_span;
 
-impl<M: LearnerModel> Run<'_, M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Run<'_, M> {
     /// Runs the remaining steps of the epoch. Returns whether the epoch is complete.
     ///
     /// On a GPU, a step is completed after the next one is launched, so that the GPU always has work. At a

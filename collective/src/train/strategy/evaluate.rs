@@ -1,7 +1,7 @@
 //! Evaluation over all ranks, which counts every sample once.
 
 use super::{
-    EpochReport, TrainedOutput, ValidInput, ValidOutput,
+    EpochReport, StepModel, ValidInput, ValidOutput,
     run::{Run, Stop},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     train::metric::{StepOutput, add_totals, check_totals, means},
 };
 use burn::data::dataloader::Progress;
-use burn::train::{InferenceStep, LearnerEvent, LearnerModel, TrainingItem};
+use burn::train::{InferenceStep, LearnerEvent, TrainingItem};
 
 /// Sums over the samples of an evaluation.
 #[derive(Default)]
@@ -30,11 +30,7 @@ impl Totals {
     }
 }
 
-impl<M: LearnerModel> Run<'_, M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Run<'_, M> {
     /// Evaluates the validation set after an epoch.
     pub(super) fn evaluate(&mut self, epoch: usize) -> Result<Totals, Stop> {
         let settings = self.settings;

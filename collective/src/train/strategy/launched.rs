@@ -1,7 +1,7 @@
 //! Launched steps; checks and reports to observers and metrics once their totals are on the host.
 
 use super::{
-    Report, StepReport, TrainedOutput, ValidOutput,
+    Report, StepModel, StepReport, TrainedOutput,
     checkpoints::StepRequests,
     run::{Run, Stop},
 };
@@ -12,7 +12,7 @@ use crate::{
 };
 use burn::data::dataloader::Progress;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::train::{LearnerEvent, LearnerModel, TrainingItem};
+use burn::train::{LearnerEvent, TrainingItem};
 use std::time::{Duration, Instant};
 
 /// A launched step, whose totals are being copied to the host.
@@ -51,11 +51,7 @@ impl Clock {
     }
 }
 
-impl<M: LearnerModel> Run<'_, M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Run<'_, M> {
     /// Waits for a step's totals, verifies and reports them. Returns the requests of all ranks, or with local SGD those of
     /// this rank.
     pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<StepRequests, Stop> {

@@ -3,18 +3,13 @@
 //! The state is that after the last complete optimizer step. An interrupted step has changed nothing but buffers such as
 //! BatchNorm's running statistics, which [`LiveRecovery`] keeps from before the step. The step is computed again.
 
-use super::{
-    EpochReport, Observer, Position, Snapshot, StepReport, TrainedOutput, ValidOutput, run::Run,
-    snapshot::Records,
-};
+use super::{EpochReport, Observer, Position, Snapshot, StepModel, StepReport, run::Run, snapshot::Records};
 use crate::{
     ProcessGroup, Result,
     parameters::{TensorMap, replace, values},
-    train::metric::StepOutput,
 };
 use burn::module::Module;
 use burn::store::ModuleRecord;
-use burn::train::LearnerModel;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -171,11 +166,7 @@ impl LiveRecovery {
     }
 }
 
-impl<M: LearnerModel> Run<'_, M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Run<'_, M> {
     /// Records for live recovery that no step is in progress.
     pub(super) fn mark(&self) {
         if let Some(recovery) = &self.settings.recovery {

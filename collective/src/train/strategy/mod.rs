@@ -24,8 +24,8 @@ pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};
 pub use snapshot::{Position, Snapshot};
 
-use crate::train::metric::{MetricInfo, MetricValue};
-use burn::train::{InferenceStep, TrainStep};
+use crate::train::metric::{MetricInfo, MetricValue, StepOutput};
+use burn::train::{InferenceStep, LearnerModel, TrainStep};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -37,6 +37,17 @@ pub type TrainedOutput<M> = <M as TrainStep>::Output;
 pub type ValidInput<M> = <M as InferenceStep>::Input;
 /// Output of a model's evaluation step.
 pub type ValidOutput<M> = <M as InferenceStep>::Output;
+
+/// A model whose outputs are summed over ranks.
+pub trait StepModel:
+    LearnerModel + TrainStep<Output: StepOutput> + InferenceStep<Output: StepOutput>
+{
+}
+
+impl<M> StepModel for M where
+    M: LearnerModel + TrainStep<Output: StepOutput> + InferenceStep<Output: StepOutput>
+{
+}
 
 /// Report of one optimizer step over all ranks. With local SGD, its loss and metrics are those of this rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

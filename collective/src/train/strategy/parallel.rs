@@ -3,7 +3,7 @@
 
 use super::{
     Callback, Checkpoints, ComputeBatch, Distributed, LiveRecovery, NoopRenderer, Observer, RankTime,
-    RunControl, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    RunControl, Snapshot, StepModel, StopRequest, TrainInput, ValidInput, ValidOutput,
     callback::{BurnMetric, MetricCallback},
     compute,
     run::{Run, Stop},
@@ -15,7 +15,7 @@ use crate::{
     data::loader::DistributedLoader,
     dp::{DataParallelConfig, ParallelStep, Replicas},
     train::lr::LrControl,
-    train::metric::{MetricInfo, StepOutput},
+    train::metric::MetricInfo,
 };
 use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
@@ -137,7 +137,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
 
     /// Adds a burn-train metric over the evaluation outputs of the model, joined over ranks. Its
     /// value is in [`EpochReport::logged`](super::EpochReport::logged). Metrics given to `SupervisedTraining::metrics` see each
-    /// step's output as [`StepOutput::from_totals`] makes it from the sums over all ranks.
+    /// step's output as [`StepOutput::from_totals`](crate::train::metric::StepOutput::from_totals) makes it from the sums over all ranks.
     pub fn with_metric<T>(self, metric: T) -> Self
     where
         T: Metric + Distributed + 'static,
@@ -216,12 +216,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
     }
 }
 
-impl<M> ParallelStrategy<M>
-where
-    M: LearnerModel + 'static,
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> ParallelStrategy<M> {
     /// Runs `training` with this strategy, in place of `SupervisedTraining::launch`. Every rank must call it.
     ///
     /// Rank 0 alone shows progress and the summary and writes burn-train's log files. Other metric loggers of
@@ -248,11 +243,7 @@ where
     }
 }
 
-impl<M: LearnerModel> SupervisedLearningStrategy<M> for ParallelStrategy<M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> SupervisedLearningStrategy<M> for ParallelStrategy<M> {
     fn fit(
         &self,
         components: TrainingComponents<M>,

@@ -1,16 +1,11 @@
 //! The training loop of a strategy on every rank: epochs, checks, checkpoints and coordinated stops.
 
 use super::{
-    ComputeBatch, EpochReport, Position, RankTime, Report, RunControl, Snapshot, TrainedOutput, ValidOutput,
-    local_round::LocalRound, settings::RunSettings, snapshot::Records, stragglers::Stragglers,
+    ComputeBatch, EpochReport, Position, RankTime, Report, RunControl, Snapshot, StepModel, TrainedOutput,
+    ValidOutput, local_round::LocalRound, settings::RunSettings, snapshot::Records, stragglers::Stragglers,
     weight_average::WeightAverage,
 };
-use crate::{
-    Error, ReduceOp,
-    ddp::engine::Engine,
-    module_state,
-    train::metric::{StepOutput, means},
-};
+use crate::{Error, ReduceOp, ddp::engine::Engine, module_state, train::metric::means};
 use burn::module::ParamGroup;
 use burn::store::ModuleRecord;
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
@@ -58,11 +53,7 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub stragglers: Stragglers,
 }
 
-impl<M: LearnerModel> Run<'_, M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
+impl<M: StepModel> Run<'_, M> {
     /// Runs all remaining epochs. At the end, and after a stop, all checkpoints are stored.
     pub fn run(&mut self) -> Result<(), Stop> {
         let ended = self.epochs();
