@@ -56,11 +56,7 @@ impl Distributed for Confusion {
 }
 // ANCHOR_END: distributed
 
-impl<M> Callback<M> for Confusion
-where
-    M: LearnerModel,
-    M: InferenceStep<Output = Classification>,
-{
+impl<M: LearnerModel + InferenceStep<Output = Classification>> Callback<M> for Confusion {
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
         let Some((logits, labels)) = output.answers() else { return Ok(()) };
         let [batch, _] = logits.dims();
@@ -113,11 +109,7 @@ impl Distributed for TopK {
     }
 }
 
-impl<M> Callback<M> for TopK
-where
-    M: LearnerModel,
-    M: InferenceStep<Output = Classification>,
-{
+impl<M: LearnerModel + InferenceStep<Output = Classification>> Callback<M> for TopK {
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
         let Some((logits, labels)) = output.answers() else { return Ok(()) };
         let [_, classes] = logits.dims();

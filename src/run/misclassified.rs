@@ -135,11 +135,7 @@ impl Distributed for Misclassified {
     }
 }
 
-impl<M> Callback<M> for Misclassified
-where
-    M: LearnerModel,
-    M: InferenceStep<Output = Classification>,
-{
+impl<M: LearnerModel + InferenceStep<Output = Classification>> Callback<M> for Misclassified {
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
         self.collect(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
     }
