@@ -106,24 +106,18 @@ impl Config {
 
     /// Flags that depend on the machine, with their resolved values.
     fn pinned(&self) -> Vec<(&'static str, Value)> {
-        let kind = match self.device {
-            LocalDevice::Cpu | LocalDevice::CpuReplica(_) => "cpu".to_owned(),
-            LocalDevice::Gpu(kind, _) => kind.to_string(),
+        let device = match self.device {
+            LocalDevice::Gpu(kind, _) if self.mode != Mode::Single => kind.to_string(),
+            device => device.to_string(),
         };
-        let mut flags: Vec<(&str, Value)> = vec![("threads", self.threads.into())];
-        flags.extend(match self.mode {
-            Mode::Single => vec![
-                ("mode", "single".into()),
-                ("device", self.device.to_string().into()),
-                ("nproc-per-node", "auto".into()),
-            ],
-            Mode::Ddp => vec![
-                ("mode", "ddp".into()),
-                ("device", kind.into()),
-                ("nproc-per-node", self.world_size.into()),
-            ],
-            Mode::Dp => vec![("mode", "dp".into()), ("device", kind.into())],
-        });
+        let (mode, nproc_per_node) = match self.mode {
+            Mode::Single => ("single", Some("auto".into())),
+            Mode::Ddp => ("ddp", Some(self.world_size.into())),
+            Mode::Dp => ("dp", None),
+        };
+        let mut flags: Vec<(&str, Value)> =
+            vec![("threads", self.threads.into()), ("mode", mode.into()), ("device", device.into())];
+        flags.extend(nproc_per_node.map(|ranks| ("nproc-per-node", ranks)));
         if let Some(Replicas { devices, output }) = &self.replicas {
             let devices: Vec<String> = devices.iter().map(|id| id.to_string()).collect();
             flags.extend([("device-ids", devices.into()), ("output-device", output.to_string().into())]);
