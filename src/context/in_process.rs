@@ -42,11 +42,10 @@ use std::{
 ///
 /// # Panics
 /// If `program` panics on a rank.
-pub fn launch_threads<T, F>(world_size: usize, program: F) -> Result<Vec<T>>
-where
-    T: Send,
-    F: Fn(&Context) -> Result<T> + Sync,
-{
+pub fn launch_threads<T: Send>(
+    world_size: usize,
+    program: impl Fn(&Context) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     launch_threads_with(&ContextArgs::default(), world_size, program)
 }
 
@@ -57,11 +56,11 @@ where
 ///
 /// # Panics
 /// If `program` panics on a rank.
-pub fn launch_threads_with<T, F>(args: &ContextArgs, world_size: usize, program: F) -> Result<Vec<T>>
-where
-    T: Send,
-    F: Fn(&Context) -> Result<T> + Sync,
-{
+pub fn launch_threads_with<T: Send>(
+    args: &ContextArgs,
+    world_size: usize,
+    program: impl Fn(&Context) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     check_limit(world_size)?;
     ensure!(args.trace.is_none(), "--trace needs a process per rank; use launch in place of launch_threads");
     let gpus = gpus(args.device).and_then(|gpus| enough(args, gpus, world_size));

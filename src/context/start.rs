@@ -78,26 +78,17 @@ fn set_if_alone(variables: &[Variable]) {
 ///     })
 /// }
 /// ```
-pub fn launch<F>(program: F) -> ExitCode
-where
-    F: FnMut(&Context) -> Result<()>,
-{
+pub fn launch(program: impl FnMut(&Context) -> Result<()>) -> ExitCode {
     launch_with(&ContextArgs::default(), program)
 }
 
 /// Runs `program` as [`launch`] does, with devices, processes and transport from flags.
-pub fn launch_with<F>(args: &ContextArgs, program: F) -> ExitCode
-where
-    F: FnMut(&Context) -> Result<()>,
-{
+pub fn launch_with(args: &ContextArgs, program: impl FnMut(&Context) -> Result<()>) -> ExitCode {
     exit::report(start(args, program))
 }
 
 /// Launches the ranks, or runs `program` if this process is a rank.
-pub(crate) fn start<F>(args: &ContextArgs, program: F) -> Result<ExitCode>
-where
-    F: FnMut(&Context) -> Result<()>,
-{
+pub(crate) fn start(args: &ContextArgs, program: impl FnMut(&Context) -> Result<()>) -> Result<ExitCode> {
     let variables = variables();
     set_if_alone(&variables);
     let launched = args.world.environment()?;
@@ -112,10 +103,11 @@ where
 }
 
 /// Runs `program`, and again in each generation of the group whose predecessor has failed.
-fn run_generations<F>(args: &ContextArgs, role: &Role, mut program: F) -> Result<ExitCode>
-where
-    F: FnMut(&Context) -> Result<()>,
-{
+fn run_generations(
+    args: &ContextArgs,
+    role: &Role,
+    mut program: impl FnMut(&Context) -> Result<()>,
+) -> Result<ExitCode> {
     // With NCCL, a step that fails on the device may have changed the parameters.
     let supported =
         role.device == LocalDevice::Cpu && role.replicas.is_none() && args.world.init_method.is_none();

@@ -107,10 +107,7 @@ pub(crate) fn ranks_with(count: usize, why: &str, mut variables: Vec<Variable>) 
 /// # Errors
 /// Those of `f` and of [`ranks()`]. If a launcher's variables contradict each other, the error names the
 /// variable. A second call in one program is an error.
-pub fn spawn<F>(count: usize, f: F) -> Result<ExitCode>
-where
-    F: FnOnce(Environment) -> Result<ExitCode>,
-{
+pub fn spawn(count: usize, f: impl FnOnce(Environment) -> Result<ExitCode>) -> Result<ExitCode> {
     match Environment::detect()? {
         Some(environment) => {
             once::claim(false)?;

@@ -62,10 +62,11 @@ where
 ///
 /// # Errors
 /// If flags are invalid, a rank cannot be started, or `program` fails on this rank.
-pub fn start<F>(args: &TrainerArgs, check: impl FnOnce() -> Result<()>, program: F) -> Result<ExitCode>
-where
-    F: FnMut(&Context) -> Result<()>,
-{
+pub fn start(
+    args: &TrainerArgs,
+    check: impl FnOnce() -> Result<()>,
+    program: impl FnMut(&Context) -> Result<()>,
+) -> Result<ExitCode> {
     // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {
         args.check()?;
