@@ -43,6 +43,7 @@ pub struct RunFolder {
 }
 
 /// Files of a run to which callbacks may add, available on rank 0.
+#[derive(Clone)]
 pub struct RunFiles {
     /// Run folder.
     pub folder: PathBuf,

@@ -7,7 +7,7 @@ use crate::{
         RunFiles, png,
         tables::{self, MISTAKE_COLUMNS as COLUMNS, Mistake},
         tensor_io::{softmax, values},
-        tensorboard::{EventLog, Picture},
+        tensorboard::Picture,
     },
 };
 use anyhow::Context;
@@ -16,10 +16,6 @@ use collective::{
     World,
     metric::Classification,
     strategy::{Callback, Distributed, EpochReport, Join, LoggedValue},
-};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// Number of images in the picture.
@@ -39,15 +35,14 @@ pub struct Misclassified {
     seen: usize,
     /// The misclassified images, in descending order of loss.
     worst: Vec<Mistake>,
-    /// The run folder, on the rank that writes.
-    output: Option<(PathBuf, Arc<EventLog>)>,
+    /// The files of the run, on the rank that writes.
+    files: Option<RunFiles>,
 }
 
 impl Misclassified {
     /// Creates the callback. `images` must be distributed to the ranks in order, as evaluation does.
     pub fn new(images: GreyImages, world: World, files: Option<&RunFiles>) -> Self {
-        let output = files.map(|files| (files.folder.clone(), files.events.clone()));
-        Self { images, world, seen: 0, worst: Vec::new(), output }
+        Self { images, world, seen: 0, worst: Vec::new(), files: files.cloned() }
     }
 
     fn collect(&mut self, output: &Classification) -> Result<(), String> {
@@ -73,8 +68,8 @@ impl Misclassified {
         self.worst.truncate(SHOWN);
     }
 
-    fn write(&self, folder: &Path, log: &EventLog, worst: &[Mistake]) -> anyhow::Result<()> {
-        let (table, picture) = (folder.join("misclassified.csv"), folder.join("misclassified.png"));
+    fn write(&self, files: &RunFiles, worst: &[Mistake]) -> anyhow::Result<()> {
+        let [table, picture] = ["misclassified.csv", "misclassified.png"].map(|name| files.folder.join(name));
         let header = ["test_image", "label", "answer", "label_probability", "answer_probability"];
         tables::write(&table, header, worst)?;
         if worst.is_empty() {
@@ -84,7 +79,7 @@ impl Misclassified {
         }
         let sheet = sheet(&self.images, worst);
         atomic_file::write(&picture, &sheet.png)?;
-        log.image("test/misclassified", sheet);
+        files.events.image("test/misclassified", sheet);
         Ok(())
     }
 }
@@ -147,8 +142,8 @@ impl<M: LearnerModel + InferenceStep<Output = Classification>> Callback<M> for M
     fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         self.seen = 0;
         let worst = std::mem::take(&mut self.worst);
-        if let Some((folder, log)) = &self.output {
-            self.write(folder, log, &worst).map_err(|error| format!("{error:#}"))?;
+        if let Some(files) = &self.files {
+            self.write(files, &worst).map_err(|error| format!("{error:#}"))?;
         }
         Ok(Vec::new())
     }
