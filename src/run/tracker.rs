@@ -21,7 +21,7 @@ pub enum Status {
 /// A destination of scalars.
 pub trait ScalarSink: Send {
     /// Writes a value at `step`. Errors are reported by [`finish`](Self::finish).
-    fn scalar(&self, name: String, step: usize, value: f64);
+    fn scalar(&self, name: &str, step: usize, value: f64);
 
     /// Writes what is buffered, when the logger is dropped.
     fn finish(&self);
@@ -60,7 +60,7 @@ impl<S: ScalarSink> MetricLogger for MetricsLogger<S> {
             let Some(value) = update.numeric_entry.as_ref().map(NumericEntry::current) else { continue };
             self.latest.insert((split.clone(), name.clone()), value);
             if is_iteration {
-                self.sink.scalar(format!("train/{name}"), self.iterations, value);
+                self.sink.scalar(&format!("train/{name}"), self.iterations, value);
             }
         }
         self.values.log(update, epoch, split);
@@ -82,7 +82,7 @@ impl<S: ScalarSink> MetricLogger for MetricsLogger<S> {
             Split::Test(_) => "test",
         };
         for ((_, name), value) in self.latest.extract_if(|(split, _), _| *split == summary.split) {
-            self.sink.scalar(format!("{group}/{name}"), self.iterations, value);
+            self.sink.scalar(&format!("{group}/{name}"), self.iterations, value);
         }
         self.values.log_epoch_summary(summary);
     }

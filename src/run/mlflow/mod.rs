@@ -189,15 +189,9 @@ impl MlflowRun {
         Ok(Self { uri, experiment, console, set, step, counts, points: to_points, thread })
     }
 
-    fn log(&self, name: &str, step: usize, value: f64) {
-        self.counts.received.fetch_add(1, Relaxed);
-        // Points that do not fit, or after the server has refused the run, are lost.
-        let _ = self.points.try_send(Point { key: metric_name(name), value, step, time: now() });
-    }
-
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
         let step = self.step.load(Relaxed);
-        evaluation_scalars(set, report).for_each(|(name, value)| self.log(&name, step, value));
+        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(&name, step, value));
     }
 
     /// Address of the server and name of the experiment, for display.
@@ -243,13 +237,13 @@ fn now() -> u64 {
 impl Observer for MlflowRun {
     fn step_done(&self, report: &StepReport) {
         self.step.store(report.step, Relaxed);
-        step_scalars(report).for_each(|(name, value)| self.log(&name, report.step, value));
+        step_scalars(report).for_each(|(name, value)| self.scalar(&name, report.step, value));
     }
 
     fn epoch_done(&self, report: &EpochReport) {
         let step = self.step.load(Relaxed);
         let train = report.train.iter();
-        train.for_each(|of| self.log(&format!("train_epoch/{}", of.metric.name), step, of.value));
+        train.for_each(|of| self.scalar(&format!("train_epoch/{}", of.metric.name), step, of.value));
         self.evaluated(self.set, report);
     }
 
@@ -265,8 +259,10 @@ impl Drop for MlflowRun {
 }
 
 impl ScalarSink for MlflowRun {
-    fn scalar(&self, name: String, step: usize, value: f64) {
-        self.log(&name, step, value);
+    fn scalar(&self, name: &str, step: usize, value: f64) {
+        self.counts.received.fetch_add(1, Relaxed);
+        // Points that do not fit, or after the server has refused the run, are lost.
+        let _ = self.points.try_send(Point { key: metric_name(name), value, step, time: now() });
     }
 
     fn finish(&self) {

@@ -186,8 +186,8 @@ impl Observer for EventLog {
 }
 
 impl ScalarSink for EventLog {
-    fn scalar(&self, name: String, step: usize, value: f64) {
-        self.scalar(name, step, value);
+    fn scalar(&self, name: &str, step: usize, value: f64) {
+        self.scalar(name.to_owned(), step, value);
     }
 
     fn finish(&self) {
