@@ -14,7 +14,7 @@ use super::{
 use crate::process::{self, console::Console, lock};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
-use sender::{Report, Sender};
+use sender::{Sender, Sent};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -141,13 +141,6 @@ struct End {
     deadline: Instant,
 }
 
-/// Numbers of points.
-#[derive(Default)]
-struct Counts {
-    received: AtomicUsize,
-    sent: AtomicUsize,
-}
-
 /// Sends a run to an MLflow server.
 pub struct MlflowRun {
     uri: String,
@@ -156,10 +149,12 @@ pub struct MlflowRun {
     set: EvaluatedSet,
     /// Number of optimizer steps.
     step: AtomicUsize,
-    counts: Arc<Counts>,
     points: mpsc::SyncSender<Point>,
+    /// Number of points, with those that are lost.
+    received: AtomicUsize,
+    sent: Arc<Mutex<Sent>>,
     /// The thread until the end of the run.
-    thread: Mutex<Option<(mpsc::Sender<End>, mpsc::Receiver<Report>)>>,
+    thread: Mutex<Option<(mpsc::Sender<End>, mpsc::Receiver<()>)>>,
 }
 
 impl MlflowRun {
@@ -169,24 +164,24 @@ impl MlflowRun {
     /// If the thread cannot be started.
     pub fn start(server: Server, info: RunInfo, set: EvaluatedSet, console: Console) -> Result<Self> {
         let (uri, experiment) = (server.uri().to_owned(), info.experiment.clone());
-        let counts = Arc::new(Counts::default());
+        let sent = Arc::<Mutex<Sent>>::default();
         let ((to_points, points), (to_end, end)) = (mpsc::sync_channel(CAPACITY), mpsc::channel());
         let (finished, done) = mpsc::channel();
         let mut sender =
-            Sender { server, console, points, end, counts: counts.clone(), ended: None, warned: false };
+            Sender { server, console, points, end, sent: sent.clone(), ended: None, warned: false };
         let send = move || {
-            let mut report = Report::default();
-            let run = sender.send(&info, &mut report);
+            let run = sender.send(&info);
             // The receiver waits for the points first and for the files second.
-            let _ = finished.send(report.clone());
+            let _ = finished.send(());
             if let Some(run) = run {
-                report.missing = sender.upload(&run);
-                let _ = finished.send(report);
+                sender.upload(&run);
+                let _ = finished.send(());
             }
         };
         thread::Builder::new().name("mlflow".into()).spawn(send).context("cannot start a thread")?;
-        let (step, thread) = (AtomicUsize::new(0), Mutex::new(Some((to_end, done))));
-        Ok(Self { uri, experiment, console, set, step, counts, points: to_points, thread })
+        let (step, received) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (points, thread) = (to_points, Mutex::new(Some((to_end, done))));
+        Ok(Self { uri, experiment, console, set, step, points, received, sent, thread })
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
@@ -203,27 +198,25 @@ impl MlflowRun {
     ///
     /// The wait is bounded. What is not sent is a warning.
     pub fn close(&self, status: Status, files: Vec<PathBuf>) {
-        let Some((end, done)) = lock(&self.thread).take() else {
-            return;
-        };
+        let Some((end, done)) = lock(&self.thread).take() else { return };
         let (wait, uploads) = status.limits();
-        let mut missing: Vec<String> =
-            files.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
         // The thread has ended if the server has refused the run.
-        let _ = end.send(End { status, files, deadline: Instant::now() + wait });
-        let report = done.recv_timeout(wait + MARGIN).unwrap_or_default();
-        if report.ended && !missing.is_empty() {
-            missing = done.recv_timeout(uploads + MARGIN).map_or(missing, |report| report.missing);
+        let _ = end.send(End { status, files: files.clone(), deadline: Instant::now() + wait });
+        let _ = done.recv_timeout(wait + MARGIN);
+        if lock(&self.sent).status && !files.is_empty() {
+            let _ = done.recv_timeout(uploads + MARGIN);
         }
-        let received = self.counts.received.load(Relaxed);
-        let points = received.saturating_sub(self.counts.sent.load(Relaxed));
+        let (sent, received) = (lock(&self.sent).clone(), self.received.load(Relaxed));
+        let points = received.saturating_sub(sent.points);
         let points = (points > 0).then(|| format!("{points} of {received} points"));
-        let status = (!report.ended).then(|| "the status".to_owned());
+        let status = (!sent.status).then(|| "the status".to_owned());
+        let missing = files.iter().filter(|file| !sent.files.contains(file));
+        let missing = missing.filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
         let unsent: Vec<String> = points.into_iter().chain(status).chain(missing).collect();
         if !unsent.is_empty() {
             self.console.warn(&format!("MLflow server {}: not sent: {}", self.uri, unsent.join(", ")));
         }
-        if let Some(page) = report.page {
+        if let Some(page) = sent.page {
             self.console.print(&format!("mlflow run    {page}"));
         }
     }
@@ -260,7 +253,7 @@ impl Drop for MlflowRun {
 
 impl ScalarSink for MlflowRun {
     fn scalar(&self, name: &str, step: usize, value: f64) {
-        self.counts.received.fetch_add(1, Relaxed);
+        self.received.fetch_add(1, Relaxed);
         // Points that do not fit, or after the server has refused the run, are lost.
         let _ = self.points.try_send(Point { key: metric_name(name), value, step, time: now() });
     }

@@ -2,20 +2,19 @@
 
 use super::{
     super::tracker::Status,
-    Counts, End, Point, RunInfo,
+    End, Point, RunInfo,
     client::{Failure, Server},
     now,
 };
-use crate::process::{atomic_file, console::Console};
+use crate::process::{atomic_file, console::Console, lock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
-        atomic::Ordering::Relaxed,
+        Arc, Mutex,
         mpsc::{Receiver, RecvTimeoutError},
     },
     thread,
@@ -33,15 +32,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// Result of a run's tracking.
+/// What the server has of a run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Report {
+pub(super) struct Sent {
     /// Address of the run's page.
     pub page: Option<String>,
-    /// Whether the server has the final status.
-    pub ended: bool,
-    /// Names of files that were not uploaded.
-    pub missing: Vec<String>,
+    /// Number of points.
+    pub points: usize,
+    /// Whether it has the final status.
+    pub status: bool,
+    pub files: Vec<PathBuf>,
 }
 
 /// Sends points, status and files in the order in which they arrive.
@@ -50,7 +50,7 @@ pub(super) struct Sender {
     pub console: Console,
     pub points: Receiver<Point>,
     pub end: Receiver<End>,
-    pub counts: Arc<Counts>,
+    pub sent: Arc<Mutex<Sent>>,
     /// End of the run, once it is known.
     pub ended: Option<End>,
     pub warned: bool,
@@ -58,10 +58,10 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Sends points until the end of the run, then its status. Returns the run if it exists on the server.
-    pub fn send(&mut self, info: &RunInfo, report: &mut Report) -> Option<RemoteRun> {
+    pub fn send(&mut self, info: &RunInfo) -> Option<RemoteRun> {
         let began = now();
         let run = self.retry(|server, timeout| RemoteRun::open(server, info, began, timeout))?;
-        report.page = Some(run.page());
+        lock(&self.sent).page = Some(run.page());
         for params in run.params.chunks(PARAMS) {
             let body = json!({"run_id": run.stored.run_id, "params": params});
             // Refused once, refused again.
@@ -76,7 +76,7 @@ impl Sender {
                 break;
             }
             if self.retry(|server, timeout| run.log(server, &points, timeout)).is_some() {
-                self.counts.sent.fetch_add(points.len(), Relaxed);
+                lock(&self.sent).points += points.len();
             }
             self.timeout()?;
             if points.len() < BATCH && !is_over {
@@ -85,27 +85,26 @@ impl Sender {
         }
         let status = self.ended.as_ref().map_or(Status::Failed, |end| end.status);
         let body = json!({"run_id": run.stored.run_id, "status": status.name(), "end_time": now()});
-        report.ended = self.retry(|server, timeout| server.post("runs/update", &body, timeout)).is_some();
+        let status = self.retry(|server, timeout| server.post("runs/update", &body, timeout));
+        lock(&self.sent).status = status.is_some();
         Some(run)
     }
 
-    /// Uploads the files of the end. Returns the names of those that failed.
-    pub fn upload(&mut self, run: &RemoteRun) -> Vec<String> {
-        let Some(End { status, files, .. }) = self.ended.clone() else { return Vec::new() };
+    /// Uploads the files of the end.
+    pub fn upload(&mut self, run: &RemoteRun) {
+        let Some(End { status, files, .. }) = self.ended.clone() else { return };
         let until = Instant::now() + status.limits().1;
-        let mut missing = Vec::new();
-        for file in &files {
+        for file in files {
             let left = until.saturating_duration_since(Instant::now());
             let uploaded = match left.is_zero() {
                 true => Err(Failure::Temporary("timeout: uploads".into())),
-                false => run.upload(&self.server, file, left),
+                false => run.upload(&self.server, &file, left),
             };
-            if let Err(failure) = uploaded {
-                self.warn(&failure);
-                missing.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
+            match uploaded {
+                Ok(()) => lock(&self.sent).files.push(file),
+                Err(failure) => _ = self.warn(&failure),
             }
         }
-        missing
     }
 
     /// Repeats a request until it succeeds. Returns `None` if the server refuses it, or after the deadline.
