@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use collective::lr::LrSchedule;
 use serde::{Serialize, Serializer};
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 /// Learning-rate warm-up and schedule flags.
 #[derive(Args, Clone, Copy, Debug, Serialize)]
@@ -127,12 +127,6 @@ impl FromStr for Epochs {
     fn from_str(text: &str) -> Result<Self, String> {
         let what = "a number above 0, such as 3 or 0.5";
         bounded(text, what, |epochs| epochs > 0.0 && epochs <= 1e9).map(Epochs)
-    }
-}
-
-impl fmt::Display for Epochs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
