@@ -50,8 +50,6 @@ impl<M: StepModel> Trainer<'_, M> {
         D: Dataset<I> + 'static,
         T: Dataset<I> + 'static,
         B: Batcher<I, TrainInput<M>> + Batcher<I, ValidInput<M>> + 'static,
-        TrainInput<M>: Send + 'static,
-        ValidInput<M>: Send + 'static,
     {
         let (batcher, world) = (Shared(Arc::new(batcher)), self.context.world());
         let (train, valid) = self.split(train);
