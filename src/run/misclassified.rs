@@ -68,7 +68,7 @@ impl Misclassified {
         self.worst.truncate(SHOWN);
     }
 
-    fn write(&self, files: &RunFiles, worst: &[Mistake]) -> anyhow::Result<()> {
+    fn write(&self, files: &RunFiles, step: usize, worst: &[Mistake]) -> anyhow::Result<()> {
         let [table, picture] = ["misclassified.csv", "misclassified.png"].map(|name| files.folder.join(name));
         let header = ["test_image", "label", "answer", "label_probability", "answer_probability"];
         tables::write(&table, header, worst)?;
@@ -79,7 +79,7 @@ impl Misclassified {
         }
         let sheet = sheet(&self.images, worst);
         atomic_file::write(&picture, &sheet.png)?;
-        files.events.image("test/misclassified", sheet);
+        files.events.image("test/misclassified", step, sheet);
         Ok(())
     }
 }
@@ -139,11 +139,11 @@ impl<M: LearnerModel + InferenceStep<Output = Classification>> Callback<M> for M
         Some(self)
     }
 
-    fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         self.seen = 0;
         let worst = std::mem::take(&mut self.worst);
         if let Some(files) = &self.files {
-            self.write(files, &worst).map_err(|error| format!("{error:#}"))?;
+            self.write(files, report.step, &worst).map_err(|error| format!("{error:#}"))?;
         }
         Ok(Vec::new())
     }

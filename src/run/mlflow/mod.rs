@@ -147,8 +147,6 @@ pub struct MlflowRun {
     experiment: String,
     console: Console,
     set: EvaluatedSet,
-    /// Number of optimizer steps.
-    step: AtomicUsize,
     points: mpsc::SyncSender<Point>,
     /// Number of points, with those that are lost.
     received: AtomicUsize,
@@ -179,14 +177,12 @@ impl MlflowRun {
             }
         };
         thread::Builder::new().name("mlflow".into()).spawn(send).context("cannot start a thread")?;
-        let (step, received) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (points, thread) = (to_points, Mutex::new(Some((to_end, done))));
-        Ok(Self { uri, experiment, console, set, step, points, received, sent, thread })
+        Ok(Self { uri, experiment, console, set, points, received: AtomicUsize::new(0), sent, thread })
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
-        let step = self.step.load(Relaxed);
-        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(&name, step, value));
+        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(&name, report.step, value));
     }
 
     /// Address of the server and name of the experiment, for display.
@@ -229,14 +225,12 @@ fn now() -> u64 {
 
 impl Observer for MlflowRun {
     fn step_done(&self, report: &StepReport) {
-        self.step.store(report.step, Relaxed);
         step_scalars(report).for_each(|(name, value)| self.scalar(&name, report.step, value));
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        let step = self.step.load(Relaxed);
         let train = report.train.iter();
-        train.for_each(|of| self.scalar(&format!("train_epoch/{}", of.metric.name), step, of.value));
+        train.for_each(|of| self.scalar(&format!("train_epoch/{}", of.metric.name), report.step, of.value));
         self.evaluated(self.set, report);
     }
 

@@ -38,8 +38,6 @@ pub struct EventLog {
 
 struct State {
     file: BufWriter<File>,
-    /// Number of optimizer steps.
-    step: usize,
     flushed: Instant,
     /// First write error.
     failure: Option<io::Error>,
@@ -62,7 +60,7 @@ impl EventLog {
         let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
         fs::create_dir_all(&folder).with_context(failed)?;
         let (path, file) = fresh(&folder).with_context(failed)?;
-        let state = State { file: BufWriter::new(file), step, flushed: Instant::now(), failure: None };
+        let state = State { file: BufWriter::new(file), flushed: Instant::now(), failure: None };
         let log = Self { path, set, state: Mutex::new(state) };
         log.write(|state| {
             state.add(0, What::Version)?;
@@ -90,10 +88,10 @@ impl EventLog {
         let _ = self.path.parent().map(fs::remove_dir);
     }
 
-    /// Writes an image at the current step.
-    pub fn image(&self, tag: &'static str, picture: Picture) {
+    /// Writes an image at `step`.
+    pub fn image(&self, tag: &'static str, step: usize, picture: Picture) {
         self.write(|state| {
-            state.add(state.step, What::Image { tag, picture })?;
+            state.add(step, What::Image { tag, picture })?;
             state.flush()
         });
     }
@@ -110,7 +108,7 @@ impl EventLog {
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
         self.write(|state| {
-            state.scalars(evaluation_scalars(set, report))?;
+            state.scalars(report.step, evaluation_scalars(set, report))?;
             state.flush()
         });
     }
@@ -144,11 +142,12 @@ impl State {
 
     fn scalars<T: Into<Cow<'static, str>>>(
         &mut self,
+        step: usize,
         scalars: impl IntoIterator<Item = (T, f64)>,
     ) -> io::Result<()> {
         scalars
             .into_iter()
-            .try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag: tag.into(), value }))
+            .try_for_each(|(tag, value)| self.add(step, What::Scalar { tag: tag.into(), value }))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -160,8 +159,7 @@ impl State {
 impl Observer for EventLog {
     fn step_done(&self, report: &StepReport) {
         self.write(|state| {
-            state.step = report.step;
-            state.scalars(step_scalars(report))?;
+            state.scalars(report.step, step_scalars(report))?;
             if state.flushed.elapsed() > FLUSH_EVERY { state.flush() } else { Ok(()) }
         });
     }
@@ -170,11 +168,12 @@ impl Observer for EventLog {
         self.write(|state| {
             RankRow::of_epoch(report).try_for_each(|row| {
                 let RankRow { rank, seconds, data_wait_seconds, gradient_wait_seconds, .. } = row;
-                state.scalars([
+                let scalars = [
                     (format!("rank_{rank}/seconds"), seconds),
                     (format!("rank_{rank}/data_wait_seconds"), data_wait_seconds),
                     (format!("rank_{rank}/gradient_wait_seconds"), gradient_wait_seconds),
-                ])
+                ];
+                state.scalars(report.step, scalars)
             })
         });
         self.evaluated(self.set, report);

@@ -78,6 +78,8 @@ pub struct StepReport {
 pub struct EpochReport {
     /// Epoch, from 1.
     pub epoch: usize,
+    /// Number of optimizer steps of the whole run so far.
+    pub step: usize,
     /// Means of the training output's metrics over all samples of this epoch. The first is the loss.
     pub train: Vec<MetricValue>,
     /// Number of training samples over all ranks.

@@ -71,7 +71,8 @@ impl<M: StepModel> Run<'_, M> {
         self.round = LocalRound::first(&self.engine, self.learner.model(), self.settings.resume.as_ref())?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
         self.mark();
-        let mut last = EpochReport { epoch: self.position.epoch, ..EpochReport::default() };
+        let Position { epoch, step, .. } = self.position;
+        let mut last = EpochReport { epoch, step, ..EpochReport::default() };
         while self.position.epoch <= self.components.num_epochs
             && !(self.position.evaluated && self.finished())
         {
@@ -84,6 +85,7 @@ impl<M: StepModel> Run<'_, M> {
             let valid = info_span!("validation").in_scope(|| self.evaluate(epoch))?;
             let mut report = EpochReport {
                 epoch,
+                step,
                 train: means::<TrainedOutput<M>>(&self.position.totals, samples),
                 train_samples: samples,
                 metrics: means::<ValidOutput<M>>(&valid.sums, valid.samples),
