@@ -128,12 +128,8 @@ impl<'a, M: StepModel> Trainer<'a, M> {
     ///
     /// It must be equal on all ranks, and a checkpoint is resumed only with the same value. `name` is the flag without
     /// leading dashes.
-    pub fn must_match(mut self, name: &str, value: impl Serialize) -> Self {
-        // Values that JSON does not support, such as NaN, become null.
-        let value = serde_json::to_value(value).unwrap_or_default();
-        self.program.identity.insert(format!("--{name}"), value.clone());
-        self.program.own.insert(name.replace('-', "_"), value);
-        self
+    pub fn must_match(self, name: &str, value: impl Serialize) -> Self {
+        self.note(&name.replace('-', "_"), &value).must_match_unrecorded(&format!("--{name}"), value)
     }
 
     /// Records the fields of a struct of flags as [`must_match`](Self::must_match) does.
@@ -145,6 +141,7 @@ impl<'a, M: StepModel> Trainer<'a, M> {
 
     /// Records a value in `config.json` that does not directly determine the result of the run.
     pub fn note(mut self, name: &str, value: impl Serialize) -> Self {
+        // Values that JSON does not support, such as NaN, become null.
         self.program.own.insert(name.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
