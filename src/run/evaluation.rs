@@ -3,7 +3,6 @@
 use super::tables::StepRow;
 use crate::config::Config;
 use collective::strategy::{EpochReport, StepReport};
-use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// The samples that are evaluated after every epoch.
@@ -33,16 +32,12 @@ impl EvaluatedSet {
 /// Metrics of an evaluation, by name.
 ///
 /// `None` is a value that is not finite, for which JSON has no number.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Evaluation(pub BTreeMap<String, Option<f64>>);
+pub type Evaluation = BTreeMap<String, Option<f64>>;
 
-impl Evaluation {
-    /// The metrics of an epoch's report.
-    pub fn from_report(report: &EpochReport) -> Self {
-        let finite = |value: f64| Some(value).filter(|value| value.is_finite());
-        Self(report.metrics.iter().map(|of| (of.metric.name.clone(), finite(of.value))).collect())
-    }
+/// The metrics of an epoch's report.
+pub(super) fn evaluation(report: &EpochReport) -> Evaluation {
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+    report.metrics.iter().map(|of| (of.metric.name.clone(), finite(of.value))).collect()
 }
 
 /// Names and values of an optimizer step, for trackers.

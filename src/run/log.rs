@@ -1,7 +1,7 @@
 //! Metrics of a run: `steps.csv`, `epochs.csv`, `ranks.csv` and the progress that checkpoints store.
 
 use super::{
-    evaluation::{EvaluatedSet, Evaluation},
+    evaluation::{EvaluatedSet, Evaluation, evaluation},
     tables::{EpochTable, RankRow, STEP_COLUMNS, StepRow},
 };
 use crate::{
@@ -189,7 +189,7 @@ impl Observer for RunLog {
             Some(best) if !self.monitor.is_better(value, best.value) => Best { ago: best.ago + 1, ..best },
             Some(_) | None => Best { step: progress.step, epoch: report.epoch, value, ago: 0 },
         });
-        progress.evaluation = Evaluation::from_report(report);
+        progress.evaluation = evaluation(report);
         progress.callbacks = logged(report);
         progress.digest.clone_from(&report.digest);
         tables.try_write(|tables| {
@@ -201,7 +201,7 @@ impl Observer for RunLog {
 
     fn tested(&self, report: &EpochReport) {
         let (_, progress) = &mut *lock(&self.state);
-        progress.tested = Some(Evaluation::from_report(report));
+        progress.tested = Some(evaluation(report));
         progress.callbacks = logged(report);
     }
 }

@@ -148,7 +148,7 @@ impl Output {
             (tested, _) => (tested.unwrap_or(progress.evaluation), Evaluation::default()),
         };
         let of_set = |set: &'static str, of: Evaluation| {
-            of.0.into_iter().map(move |(name, value)| (format!("{set}_{name}"), value))
+            of.into_iter().map(move |(name, value)| (format!("{set}_{name}"), value))
         };
         Ok(Summary {
             metrics: of_set("test", tested).chain(of_set("valid", valid)).collect(),
