@@ -10,7 +10,7 @@ use burn::module::{Module, ParamGroup};
 use burn::nn::{Linear, LinearConfig, Tanh};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
-use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
+use burn::train::ItemLazy;
 use burn_ddp::dp::ParallelStep;
 use burn_ddp::metric::{MetricInfo, StepOutput};
 use burn_ddp::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
@@ -50,7 +50,7 @@ impl Forecaster {
     }
 }
 
-/// The forward pass and the loss, also for `--mode dp`.
+/// The forward pass and the loss.
 impl ParallelStep for Forecaster {
     type Outputs = Tensor<2>;
 
@@ -66,22 +66,7 @@ impl ParallelStep for Forecaster {
     }
 }
 
-impl TrainStep for Forecaster {
-    type Input = Windows;
-    type Output = Errors;
-    fn step(&self, windows: Windows) -> TrainOutput<Errors> {
-        let (loss, errors) = self.criterion(self.forward_part(windows.clone()), windows);
-        TrainOutput::new(self, loss.backward(), errors)
-    }
-}
-
-impl InferenceStep for Forecaster {
-    type Input = Windows;
-    type Output = Errors;
-    fn step(&self, windows: Windows) -> Errors {
-        self.criterion(self.forward_part(windows.clone()), windows).1
-    }
-}
+burn_ddp::train_steps!(Forecaster: Windows => Errors);
 
 // ANCHOR: output
 /// Errors of the predictions `[batch]`.

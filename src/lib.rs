@@ -101,7 +101,7 @@ pub use collective::{
 };
 pub use collective::{
     dp, gradient, join, loader, lr, metric, module_state, precision, sampler, scatter, strategy,
-    sync_batch_norm, tensor,
+    sync_batch_norm, tensor, train_steps,
 };
 pub use kernels::layers;
 

@@ -11,6 +11,7 @@ use burn::train::TrainOutput;
 use burn_ddp::{
     Options, ProcessGroup, Transport,
     context::{use_threads, world_args::WorldArgs},
+    dp::ParallelStep,
     gradient::{Reducer, ReducerOptions},
     launch,
     loader::{DistributedLoader, ShardedLoader},
@@ -197,7 +198,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
 
 /// Computes gradients; also returns the times of forward and backward.
 fn forward_backward(net: &Net, batch: MnistBatch) -> Result<(GradientsParams, Duration, Duration)> {
-    let (loss, forward) = timed(|| Ok(net.judge(net.forward(batch.images), batch.labels).0))?;
+    let (loss, forward) = timed(|| Ok(net.criterion(net.forward_part(batch.clone()), batch).0))?;
     let (grads, back) = timed(|| Ok(TrainOutput::new(net, loss.backward(), ()).grads))?;
     Ok((grads, forward, back))
 }

@@ -51,6 +51,33 @@ pub trait ParallelStep: TrainStep<Input: Scatter> + Module + 'static {
     fn criterion(&self, outputs: Self::Outputs, batch: Self::Input) -> (Tensor<1>, Self::Output);
 }
 
+/// Implements burn-train's `TrainStep` and `InferenceStep` for a [`ParallelStep`](crate::dp::ParallelStep).
+///
+/// A step is the forward pass and the criterion. `train_steps!(Net: Batch => Classification)` names the model, its batch
+/// and the output for metrics.
+#[macro_export]
+macro_rules! train_steps {
+    ($model:ty: $batch:ty => $output:ty) => {
+        impl burn::train::TrainStep for $model {
+            type Input = $batch;
+            type Output = $output;
+            fn step(&self, batch: $batch) -> burn::train::TrainOutput<$output> {
+                use $crate::dp::ParallelStep;
+                let (loss, output) = self.criterion(self.forward_part(batch.clone()), batch);
+                burn::train::TrainOutput::new(self, loss.backward(), output)
+            }
+        }
+        impl burn::train::InferenceStep for $model {
+            type Input = $batch;
+            type Output = $output;
+            fn step(&self, batch: $batch) -> $output {
+                use $crate::dp::ParallelStep;
+                self.criterion(self.forward_part(batch.clone()), batch).1
+            }
+        }
+    };
+}
+
 /// How the gradients of the replicas are reduced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DpReduce {

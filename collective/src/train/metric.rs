@@ -4,7 +4,7 @@
 //! Padding adds nothing.
 
 use crate::{Error, Result};
-use burn::nn::loss::CrossEntropyLoss;
+use burn::nn::loss::{CrossEntropyLoss, CrossEntropyLossConfig};
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
 use burn::train::metric::{
     Adaptor, LossInput, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
@@ -137,6 +137,43 @@ pub(crate) fn check_totals<O: StepOutput>(totals: &[f64]) -> Result<()> {
     )))
 }
 
+/// Output of a step that has only a loss, which is the mean over its samples.
+#[derive(Clone, Debug)]
+pub struct MeanLoss {
+    /// `[loss summed over samples]`
+    total: Tensor<1>,
+    samples: usize,
+}
+
+impl MeanLoss {
+    /// Creates the output from the mean loss `[1]` over `samples` samples.
+    pub fn new(loss: Tensor<1>, samples: usize) -> Self {
+        Self { total: loss.inner().mul_scalar(samples as f32), samples }
+    }
+}
+
+impl StepOutput for MeanLoss {
+    fn totals(&self) -> Tensor<1> {
+        self.total.clone()
+    }
+
+    fn from_totals(totals: &[f64], samples: usize) -> Self {
+        Self { total: Tensor::from_data(totals, &burn::tensor::Device::flex()), samples }
+    }
+}
+
+impl ItemLazy for MeanLoss {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<LossInput> for MeanLoss {
+    fn adapt(&self) -> LossInput {
+        LossInput::new(self.total.clone().div_scalar(self.samples.max(1) as f32))
+    }
+}
+
 /// Output of a classification step: loss and correct answers.
 #[derive(Clone, Debug)]
 pub struct Classification {
@@ -172,6 +209,17 @@ impl Classification {
         }
         let mean = loss.forward(logits.clone(), targets.clone());
         (mean.clone(), Self::new(mean, logits, targets))
+    }
+
+    /// [`from_logits`](Self::from_logits) with the cross-entropy, whose targets are smoothed in training.
+    ///
+    /// A fraction `smoothing` of each target is distributed over all classes, as by PyTorch's `label_smoothing` (Szegedy
+    /// et al. 2015, arXiv 1512.00567). Logits on a device without autodiff are those of an evaluation, which has no
+    /// smoothing.
+    pub fn cross_entropy(smoothing: f64, logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Self) {
+        let smooths = smoothing > 0.0 && logits.device().is_autodiff();
+        let loss = CrossEntropyLossConfig::new().with_smoothing(smooths.then_some(smoothing as f32));
+        Self::from_logits(&loss.init(&logits.device()), logits, targets)
     }
 
     /// Logits `[batch, classes]` and targets `[batch]`, without a graph.

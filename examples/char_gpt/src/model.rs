@@ -5,18 +5,14 @@ use burn::nn::{
     Dropout, DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
     loss::CrossEntropyLossConfig,
 };
-use burn::tensor::{Device, ExecutionError, Int, Tensor};
-use burn::train::{
-    InferenceStep, ItemLazy, TrainOutput, TrainStep,
-    metric::{Adaptor, LossInput},
-};
+use burn::tensor::{Device, Int, Tensor};
 use burn_ddp::layers;
 use burn_ddp::nn::{Embedding, EmbeddingConfig};
 use burn_ddp::{
     context::values::{probability, up_to},
     data::Windows,
     dp::ParallelStep,
-    metric::StepOutput,
+    metric::MeanLoss,
 };
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -223,70 +219,7 @@ fn linear([from, to]: [usize; 2], std: f64, device: &Device) -> Linear {
     Linear { bias: Some(Initializer::Zeros.init([to], device)), ..config.with_bias(false).init(device) }
 }
 
-/// Loss of windows of equal length, each of which is a sample.
-#[derive(Clone, Debug)]
-pub struct CharacterLoss {
-    /// `[1]`: sum over the windows of the mean loss per character.
-    total: Tensor<1>,
-    windows: usize,
-}
-
-impl CharacterLoss {
-    /// Creates the output from the mean loss `[1]` over all characters of `windows` windows.
-    pub fn new(loss: Tensor<1>, windows: usize) -> Self {
-        Self { total: loss.inner().mul_scalar(windows as f32), windows }
-    }
-}
-
-impl StepOutput for CharacterLoss {
-    fn totals(&self) -> Tensor<1> {
-        self.total.clone()
-    }
-
-    fn from_totals(totals: &[f64], windows: usize) -> Self {
-        let total = totals.first().copied().unwrap_or(f64::NAN);
-        Self { total: Tensor::from_data([total], &Device::flex()), windows }
-    }
-}
-
-impl ItemLazy for CharacterLoss {
-    fn sync(self) -> Result<Self, ExecutionError> {
-        Ok(self)
-    }
-}
-
-impl Adaptor<LossInput> for CharacterLoss {
-    fn adapt(&self) -> LossInput {
-        LossInput::new(self.total.clone().div_scalar(self.windows.max(1) as f32))
-    }
-}
-
-/// The mean loss `[1]` over all characters, and the output for metrics.
-fn judge(logits: Tensor<3>, targets: Tensor<2, Int>) -> (Tensor<1>, CharacterLoss) {
-    let [batch, time, characters] = logits.dims();
-    let (logits, targets) = (logits.reshape([batch * time, characters]), targets.reshape([batch * time]));
-    let loss = layers::cross_entropy(&CrossEntropyLossConfig::new().init(&logits.device()), logits, targets);
-    (loss.clone(), CharacterLoss::new(loss, batch))
-}
-
-impl TrainStep for Gpt {
-    type Input = Windows;
-    type Output = CharacterLoss;
-
-    fn step(&self, (characters, targets): Windows) -> TrainOutput<CharacterLoss> {
-        let (loss, output) = judge(self.forward(characters), targets);
-        TrainOutput::new(self, loss.backward(), output)
-    }
-}
-
-impl InferenceStep for Gpt {
-    type Input = Windows;
-    type Output = CharacterLoss;
-
-    fn step(&self, (characters, targets): Windows) -> CharacterLoss {
-        judge(self.forward(characters), targets).1
-    }
-}
+burn_ddp::train_steps!(Gpt: Windows => MeanLoss);
 
 impl ParallelStep for Gpt {
     /// Logits `[batch, time, characters]`.
@@ -296,8 +229,13 @@ impl ParallelStep for Gpt {
         self.forward(characters)
     }
 
-    fn criterion(&self, logits: Tensor<3>, (_, targets): Windows) -> (Tensor<1>, CharacterLoss) {
-        judge(logits, targets)
+    /// Returns the mean loss `[1]` over all characters, and the output for metrics, whose samples are windows.
+    fn criterion(&self, logits: Tensor<3>, (_, targets): Windows) -> (Tensor<1>, MeanLoss) {
+        let [batch, time, characters] = logits.dims();
+        let (logits, targets) = (logits.reshape([batch * time, characters]), targets.reshape([batch * time]));
+        let loss = CrossEntropyLossConfig::new().init(&logits.device());
+        let loss = layers::cross_entropy(&loss, logits, targets);
+        (loss.clone(), MeanLoss::new(loss, batch))
     }
 }
 

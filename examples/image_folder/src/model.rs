@@ -5,11 +5,9 @@ use burn::module::Module;
 use burn::nn::{
     Initializer, Linear, LinearConfig, PaddingConfig2d,
     conv::{Conv2d, Conv2dConfig},
-    loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::tensor::{Device, Tensor};
-use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::context::values::up_to;
 use burn_ddp::{
     dp::ParallelStep,
@@ -82,9 +80,8 @@ pub struct ResNet {
     /// Empty in the small network.
     layer4: Vec<Block>,
     fc: Linear,
-    loss: CrossEntropyLoss,
-    /// The training loss, with label smoothing if enabled.
-    training_loss: CrossEntropyLoss,
+    /// Label smoothing of the training loss.
+    pub label_smoothing: f64,
 }
 
 impl ResNetConfig {
@@ -120,19 +117,12 @@ impl ResNetConfig {
             layer3: stage(2),
             layer4: stage(3),
             fc: LinearConfig::new(from, self.classes).init(device),
-            loss: CrossEntropyLossConfig::new().init(device),
-            training_loss: CrossEntropyLossConfig::new().init(device),
+            label_smoothing: 0.0,
         }
     }
 }
 
 impl ResNet {
-    /// Adds label smoothing to the training loss, as PyTorch's `label_smoothing`.
-    pub fn with_label_smoothing(mut self, smoothing: f64) -> Self {
-        self.training_loss.smoothing = (smoothing > 0.0).then_some(smoothing as f32);
-        self
-    }
-
     /// Freezes all layers but the last one, with their running statistics.
     pub fn with_frozen_body(self) -> Self {
         let fc = self.fc.clone();
@@ -216,24 +206,7 @@ fn norm(channels: usize, device: &Device) -> SyncBatchNorm {
     SyncBatchNormConfig::new(channels).with_running_variance(RunningVariance::Unbiased).init(device)
 }
 
-impl TrainStep for ResNet {
-    type Input = ImageBatch;
-    type Output = Classification;
-
-    fn step(&self, (pictures, labels): ImageBatch) -> TrainOutput<Classification> {
-        let (loss, output) = Classification::from_logits(&self.training_loss, self.forward(pictures), labels);
-        TrainOutput::new(self, loss.backward(), output)
-    }
-}
-
-impl InferenceStep for ResNet {
-    type Input = ImageBatch;
-    type Output = Classification;
-
-    fn step(&self, (pictures, labels): ImageBatch) -> Classification {
-        Classification::from_logits(&self.loss, self.forward(pictures), labels).1
-    }
-}
+burn_ddp::train_steps!(ResNet: ImageBatch => Classification);
 
 impl ParallelStep for ResNet {
     /// Logits `[batch, classes]`.
@@ -244,7 +217,7 @@ impl ParallelStep for ResNet {
     }
 
     fn criterion(&self, logits: Tensor<2>, (_, labels): ImageBatch) -> (Tensor<1>, Classification) {
-        Classification::from_logits(&self.training_loss, logits, labels)
+        Classification::cross_entropy(self.label_smoothing, logits, labels)
     }
 }
 

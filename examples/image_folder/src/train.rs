@@ -8,10 +8,9 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::Device;
 use burn::train::metric::LossMetric;
-use burn_ddp::optim::Sgd;
+use burn_ddp::optim::{Sgd, SgdArgs};
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
-    context::values::{probability, rate},
     data::{Image, ImageFolder, class_weights},
     loader::ShardedLoader,
     metric::GlobalAccuracy,
@@ -19,7 +18,7 @@ use burn_ddp::{
     trainer::{Loaders, start},
 };
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::{path::Path, process::ExitCode, sync::Arc};
 
 /// Train a classifier of pictures in one folder per class
@@ -28,6 +27,7 @@ use std::{path::Path, process::ExitCode, sync::Arc};
     mut_arg("epochs", |arg| arg.default_value("5")),
     mut_arg("lr_schedule", |arg| arg.default_value("one-cycle")),
     mut_arg("lr", |arg| arg.default_value("0.1")),
+    mut_arg("weight_decay", |arg| arg.default_value("0.0005")),
 )]
 pub struct ImageArgs {
     #[command(flatten)]
@@ -41,21 +41,6 @@ pub struct ImageArgs {
     pub fine_tuning: FineTuningArgs,
     #[command(flatten, next_help_heading = None)]
     pub sgd: SgdArgs,
-}
-
-/// Flags of the optimizer and the loss.
-#[derive(Args, Clone, Copy, Debug, Serialize)]
-#[command(about = None, long_about = None, next_help_heading = "Training")]
-pub struct SgdArgs {
-    /// SGD momentum, without dampening
-    #[arg(long, default_value_t = 0.9, value_name = "M", value_parser = probability, hide_short_help = true)]
-    pub momentum: f64,
-    /// Weight decay (L2) of all parameters
-    #[arg(long, default_value_t = 0.0005, value_name = "DECAY", value_parser = rate, hide_short_help = true)]
-    pub weight_decay: f64,
-    /// Label smoothing of the training loss
-    #[arg(long, default_value_t = 0.0, value_name = "PART", value_parser = probability, hide_short_help = true)]
-    pub label_smoothing: f64,
 }
 
 impl ImageArgs {
@@ -118,7 +103,8 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
         .callback(|_| TopK::new(5));
     let loaders = loaders(context, &trainer, args, pictures);
     let SgdArgs { momentum, weight_decay, label_smoothing } = args.sgd;
-    let net = trainer.init(|device| args.network(count).init(device)).with_label_smoothing(label_smoothing);
+    let mut net = trainer.init(|device| args.network(count).init(device));
+    net.label_smoothing = label_smoothing;
     let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
     trainer.fit(args.fine_tuning.frozen(net), sgd, loaders)?;
     Ok(())

@@ -1,17 +1,15 @@
-//! The networks for MNIST, with PyTorch's parameter names, their training steps, and their optimizer.
+//! The networks for MNIST, with PyTorch's parameter names, their training step, and their optimizer.
 
 use crate::batch::MnistBatch;
 use anyhow::{Result, bail};
 use burn::module::Module;
 use burn::nn::{
-    Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d, Relu,
+    Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d,
     conv::{Conv2d, Conv2dConfig},
-    loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, Int, Tensor};
-use burn::train::{InferenceStep, TrainOutput, TrainStep};
+use burn::tensor::{Device, Tensor, activation::relu};
 use burn_ddp::run::weights::load;
 use burn_ddp::{
     dp::ParallelStep,
@@ -36,13 +34,15 @@ pub enum Network {
 }
 
 /// Options of the network.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct NetConfig {
     pub network: Network,
     /// Whether BatchNorm follows each convolution. Its statistics are per rank until it is converted.
     pub batch_norm: bool,
     /// Probabilities of the two dropout layers; pytorch/examples uses 0.25 and 0.5.
     pub dropout: [f64; 2],
+    /// Label smoothing of the training loss.
+    pub label_smoothing: f64,
 }
 
 /// Two convolutions and two linear layers.
@@ -58,10 +58,7 @@ pub struct Net {
     pub fc1: Linear,
     dropout2: Dropout,
     pub fc2: Linear,
-    relu: Relu,
-    loss: CrossEntropyLoss,
-    /// The training loss, with label smoothing if enabled.
-    training_loss: CrossEntropyLoss,
+    label_smoothing: f64,
 }
 
 impl NetConfig {
@@ -87,9 +84,7 @@ impl NetConfig {
             fc1: LinearConfig::new(features, 128).init(device),
             dropout2: DropoutConfig::new(self.dropout[1]).init(),
             fc2: LinearConfig::new(128, 10).init(device),
-            relu: Relu::new(),
-            loss: CrossEntropyLossConfig::new().init(device),
-            training_loss: CrossEntropyLossConfig::new().init(device),
+            label_smoothing: self.label_smoothing,
         }
     }
 }
@@ -121,15 +116,6 @@ impl Net {
         bail!("{} does not fit the MNIST network: {}", path.display(), nearest.join("; "))
     }
 
-    /// Adds label smoothing to the training loss, as PyTorch's `label_smoothing`.
-    ///
-    /// A fraction `smoothing` of each label is distributed over all classes (Szegedy et al. 2015, arXiv 1512.00567).
-    /// The test loss does not change.
-    pub fn with_label_smoothing(mut self, smoothing: f64) -> Self {
-        self.training_loss.smoothing = (smoothing > 0.0).then_some(smoothing as f32);
-        self
-    }
-
     // ANCHOR: forward
     /// Maps images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
@@ -137,17 +123,10 @@ impl Net {
         let x = block(&self.conv1, self.bn1.as_ref(), self.pool1.as_ref(), images); // [batch, 32, 26, 26]
         let x = block(&self.conv2, self.bn2.as_ref(), Some(&self.pool), x); // [batch, 64, 12, 12]
         let x = layers::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]
-        let x = self.relu.forward(layers::linear(&self.fc1, x)); // [batch, 128]
+        let x = relu(layers::linear(&self.fc1, x)); // [batch, 128]
         layers::linear(&self.fc2, layers::dropout(&self.dropout2, x)) // [batch, 10]
     }
     // ANCHOR_END: forward
-
-    /// Computes the mean training loss `[1]`, and the output for metrics.
-    ///
-    /// `logits` are `[batch, 10]`, `labels` `[batch]`.
-    pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-        Classification::from_logits(&self.training_loss, logits, labels)
-    }
 }
 
 /// A convolution with its optional BatchNorm, ReLU, and optional pooling.
@@ -160,26 +139,8 @@ fn block(conv: &Conv2d, norm: Option<&SyncBatchNorm>, pool: Option<&MaxPool2d>, 
     }
 }
 
-impl TrainStep for Net {
-    type Input = MnistBatch;
-    type Output = Classification;
+burn_ddp::train_steps!(Net: MnistBatch => Classification);
 
-    fn step(&self, batch: MnistBatch) -> TrainOutput<Classification> {
-        let (loss, output) = self.judge(self.forward(batch.images), batch.labels);
-        TrainOutput::new(self, loss.backward(), output)
-    }
-}
-
-impl InferenceStep for Net {
-    type Input = MnistBatch;
-    type Output = Classification;
-
-    fn step(&self, batch: MnistBatch) -> Classification {
-        Classification::from_logits(&self.loss, self.forward(batch.images), batch.labels).1
-    }
-}
-
-/// `--mode dp` and `--precision` run a training step in two parts.
 impl ParallelStep for Net {
     /// Logits `[batch, 10]`.
     type Outputs = Tensor<2>;
@@ -189,7 +150,7 @@ impl ParallelStep for Net {
     }
 
     fn criterion(&self, logits: Tensor<2>, batch: MnistBatch) -> (Tensor<1>, Classification) {
-        self.judge(logits, batch.labels)
+        Classification::cross_entropy(self.label_smoothing, logits, batch.labels)
     }
 }
 

@@ -12,10 +12,11 @@ use burn::train::metric::LossMetric;
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
     config::config_file::Preset,
-    context::values::{positive, probability, rate},
+    context::values::{positive, probability},
     device::{MIN_FREE_MEMORY, gigabytes},
     loader::ShardedLoaderBuilder,
     metric::GlobalAccuracy,
+    optim::SgdArgs,
     run::{Confusion, misclassified::Misclassified},
     trainer::{Loaders, start},
 };
@@ -60,28 +61,13 @@ pub struct MnistArgs {
 
     #[command(flatten)]
     pub sgd: SgdArgs,
+    /// Use Nesterov momentum
+    #[arg(long, hide_short_help = true, help_heading = "Training")]
+    pub nesterov: bool,
 
     /// Preset of flags; flags of --config and of the command line override it
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Configuration")]
     pub recipe: Option<Recipe>,
-}
-
-/// Flags of the optimizer and the loss.
-#[derive(Args, Clone, Copy, Debug, Serialize)]
-#[command(about = None, long_about = None, next_help_heading = "Training")]
-pub struct SgdArgs {
-    /// SGD momentum, without dampening
-    #[arg(long, default_value_t = 0.9, value_name = "M", value_parser = probability, hide_short_help = true)]
-    pub momentum: f64,
-    /// Use Nesterov momentum
-    #[arg(long, hide_short_help = true)]
-    pub nesterov: bool,
-    /// Weight decay (L2) of all parameters
-    #[arg(long, default_value_t = 0.0, value_name = "DECAY", value_parser = rate, hide_short_help = true)]
-    pub weight_decay: f64,
-    /// Label smoothing of the training loss
-    #[arg(long, default_value_t = 0.0, value_name = "PART", value_parser = probability, hide_short_help = true)]
-    pub label_smoothing: f64,
 }
 
 impl MnistArgs {
@@ -96,20 +82,20 @@ impl MnistArgs {
     /// # Errors
     /// If a flag would have no effect.
     fn check(&self) -> Result<()> {
-        if self.sgd.nesterov && self.sgd.momentum == 0.0 {
+        if self.nesterov && self.sgd.momentum == 0.0 {
             bail!("--nesterov needs a --momentum above 0");
         }
         Ok(())
     }
 
-    /// Whether the network has BatchNorm.
-    fn has_batch_norm(&self) -> bool {
-        self.batch_norm || self.trainer.sync_bn
-    }
-
-    /// Probabilities of the two dropout layers.
-    fn dropouts(&self) -> [f64; 2] {
-        self.dropout.map_or([0.25, 0.5], |p| [p, p])
+    /// The network of the flags.
+    fn network(&self) -> NetConfig {
+        NetConfig {
+            network: self.network,
+            batch_norm: self.batch_norm || self.trainer.sync_bn,
+            dropout: self.dropout.map_or([0.25, 0.5], |p| [p, p]),
+            label_smoothing: self.sgd.label_smoothing,
+        }
     }
 }
 
@@ -157,10 +143,9 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .resolved_flag("dataset", data.name)
         .must_match_unrecorded("--dataset", data.name)
         .data_digest("--data-dir (digest of the images)", data.digest())
-        .must_match("network", args.network)
-        .must_match("batch-norm", args.has_batch_norm())
-        .must_match("dropout", args.dropouts())
+        .must_match_fields(&args.network())
         .must_match_fields(&args.sgd)
+        .must_match("nesterov", args.nesterov)
         .must_match("augment", args.augment)
         .note("recipe", args.recipe)
         .data_parallel()
@@ -170,11 +155,8 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let trainer = trainer
         .callback(|files| Confusion::new(files, data::CLASSES))
         .callback(move |files| Misclassified::new(images, world, files));
-    let config =
-        NetConfig { network: args.network, batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
-    let SgdArgs { momentum, nesterov, weight_decay, label_smoothing } = args.sgd;
-    let net = trainer.init(|device| config.init(device)).with_label_smoothing(label_smoothing);
-    trainer.fit(net, sgd(momentum, nesterov, weight_decay), loaders)?;
+    let net = trainer.init(|device| args.network().init(device));
+    trainer.fit(net, sgd(args.sgd.momentum, args.nesterov, args.sgd.weight_decay), loaders)?;
     Ok(())
 }
 

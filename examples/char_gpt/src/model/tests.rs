@@ -44,8 +44,7 @@ fn tied_weights_are_one_parameter_with_both_gradients() {
         (Tensor::from_data(data.clone(), &device), Tensor::from_data(data, &device))
     };
     let gradient = |net: &Gpt| {
-        let (characters, targets) = window();
-        let (loss, _) = judge(net.forward(characters), targets);
+        let (loss, _) = net.criterion(net.forward(window().0), window());
         let gradient = net.wte.weight.val().grad(&loss.backward()).expect("a gradient");
         gradient.into_data().try_to_vec::<f32>().expect("f32")
     };
@@ -59,7 +58,8 @@ fn the_initial_loss_is_that_of_guessing() {
     let device = Device::flex().autodiff();
     let data = TensorData::new(vec![1, 2, 3, 4, 5, 6], [2, 3]);
     let characters: Tensor<2, Int> = Tensor::from_data(data, &device);
-    let (loss, _) = judge(network(false).forward(characters.clone()), characters);
+    let net = network(false);
+    let (loss, _) = net.criterion(net.forward(characters.clone()), (characters.clone(), characters));
     assert!((f64::from(loss.into_scalar::<f32>()) - 11f64.ln()).abs() < 0.1);
 }
 
