@@ -21,7 +21,7 @@ use burn_ddp::{
 };
 use clap::Args;
 use mnist::{
-    batch::{MnistBatch, Normaliser},
+    batch::{ImageBatcher, MnistBatch},
     model::{Net, NetConfig, sgd},
 };
 use serde::Serialize;
@@ -136,7 +136,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let mut reducer = Reducer::new(&net, group, ReducerOptions::default())?;
     let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
-    let loader = ShardedLoader::builder(Repeated::new(samples)?, Normaliser)
+    let loader = ShardedLoader::builder(Repeated::new(samples)?, ImageBatcher::default())
         .batch_size(bench.batch)
         .shuffle(1)
         .build(world);

@@ -15,7 +15,7 @@ use burn_ddp::{
 };
 use clap::Args;
 use mnist::{
-    batch::{MnistBatch, Normaliser, Sample},
+    batch::{ImageBatcher, MnistBatch, Sample},
     model::{Net, NetConfig, sgd},
 };
 use std::{
@@ -49,7 +49,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     let images = Arc::new(Repeated::new(bench.batch_size * (bench.steps + 1))?);
     let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5], ..NetConfig::default() }.init(&device);
     let loader = || {
-        let loader = ShardedLoader::builder(images.clone(), Normaliser)
+        let loader = ShardedLoader::builder(images.clone(), ImageBatcher::default())
             .batch_size(bench.batch_size)
             .shuffle(1)
             .num_workers(1);
@@ -133,7 +133,7 @@ fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Re
 /// Seconds per step of the strategy on one device.
 fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
     let clock = Arc::new(Clock::start());
-    let test = { Arc::new(ShardedLoader::builder(Repeated::new(1)?, Normaliser).build(ALONE)) };
+    let test = { Arc::new(ShardedLoader::builder(Repeated::new(1)?, ImageBatcher::default()).build(ALONE)) };
     let ddp = DdpStrategy::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())
         .with_max_steps(Some(steps + 1));

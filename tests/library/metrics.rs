@@ -16,7 +16,7 @@ use burn_ddp::{
     strategy::{Callback, DdpStrategy, Distributed, EpochReport, LoggedValue, NoopRenderer, Observer},
 };
 use mnist::{
-    batch::{ImageDataset, Normaliser},
+    batch::{ImageBatcher, ImageDataset},
     data::Dataset,
     model::{Net, NetConfig},
 };
@@ -141,7 +141,7 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     let world = World { rank: group.rank(), size: group.world_size() };
     let data = Dataset::subset([Some(24), Some(21)]).expect("the subset");
     let loader = |images| {
-        let loader = ShardedLoader::builder(ImageDataset(images), Normaliser);
+        let loader = ShardedLoader::builder(ImageDataset(images), ImageBatcher::default());
         Arc::new(loader.batch_size(4).build(world))
     };
     let (train, test) = (loader(data.train), loader(data.test));

@@ -1,10 +1,10 @@
-//! Images as tensors: a Burn data set over [`Images`], and batchers for the host and for GPUs.
+//! Images as tensors: a Burn data set over [`Images`], and its batches.
 //!
 //! On a GPU, images are uploaded as bytes or stay in device memory, and are normalised and augmented there.
 
 use crate::{
-    augment::{Augment, Movement, Mover},
-    data::{Images, MEAN, PIXELS, SIDE, STD, normalise, normalised},
+    augment::{Augment, Mover},
+    data::{Images, MEAN, PIXELS, SIDE, STD},
 };
 use burn::data::{
     dataloader::batcher::Batcher,
@@ -12,7 +12,7 @@ use burn::data::{
 };
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_ddp::device::is_flex;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A batch on its device.
 #[derive(Clone, Debug)]
@@ -30,18 +30,15 @@ burn_ddp::scatter!(MnistBatch { images, labels });
 pub struct Sample {
     images: Images,
     index: usize,
-    movement: Option<Movement>,
+    /// Parameters of the augmentation; empty without it.
+    movement: Vec<f32>,
 }
 
 impl Sample {
     /// Applies the augmentation of `epoch`.
     pub fn moved(mut self, augment: Augment, seed: u64, epoch: usize) -> Self {
-        self.movement = Some(augment.draw(seed, epoch, self.index));
+        self.movement = augment.draw(seed, epoch, self.index);
         self
-    }
-
-    fn label(&self) -> i32 {
-        self.images.labels[self.index].into()
     }
 }
 
@@ -50,32 +47,11 @@ pub struct ImageDataset(pub Images);
 
 impl Dataset<Sample> for ImageDataset {
     fn get(&self, index: usize) -> Result<Sample, DatasetError> {
-        Ok(Sample { images: self.0.clone(), index, movement: None })
+        Ok(Sample { images: self.0.clone(), index, movement: Vec::new() })
     }
 
     fn len(&self) -> usize {
         self.0.len()
-    }
-}
-
-/// Builds [`MnistBatch`]es on the host.
-pub struct Normaliser;
-
-impl Batcher<Sample, MnistBatch> for Normaliser {
-    fn batch(&self, samples: Vec<Sample>, device: &Device) -> MnistBatch {
-        let size = samples.len();
-        let mut pixels = Vec::with_capacity(size * PIXELS);
-        for Sample { images, index, movement } in &samples {
-            match movement {
-                None => pixels.extend(normalised(images.image(*index))),
-                Some(movement) => pixels.extend(movement.apply(images.image(*index)).map(normalise)),
-            }
-        }
-        let labels: Vec<i32> = samples.iter().map(Sample::label).collect();
-        MnistBatch {
-            images: Tensor::from_data(TensorData::new(pixels, [size, 1, SIDE, SIDE]), device),
-            labels: Tensor::from_data(TensorData::new(labels, [size]), device),
-        }
     }
 }
 
@@ -84,48 +60,26 @@ pub enum HostBatch {
     /// A complete batch, for the CPU.
     Ready(Box<MnistBatch>),
     /// Bytes to be uploaded.
-    Bytes { pixels: Vec<u8>, labels: Vec<i32>, movements: Vec<f32> },
+    Bytes { pixels: Vec<u8>, labels: Vec<u8>, movements: Vec<f32> },
     /// Indices of images that are on the device.
-    Rows { rows: Vec<i32>, movements: Vec<f32> },
+    Rows { images: Images, rows: Vec<i32>, movements: Vec<f32> },
 }
 
-/// Prepares [`HostBatch`]es.
-pub struct HostBatcher {
-    /// Whether the images are in device memory.
-    pub resident: bool,
-}
-
-impl Batcher<Sample, HostBatch> for HostBatcher {
-    fn batch(&self, samples: Vec<Sample>, device: &Device) -> HostBatch {
-        if !self.resident && (is_flex(device) || !device.supports_dtype(DType::U8)) {
-            return HostBatch::Ready(Box::new(Normaliser.batch(samples, device)));
-        }
-        let mut movements = Vec::new();
-        for movement in samples.iter().filter_map(|sample| sample.movement.as_ref()) {
-            movement.extend_parameters(&mut movements);
-        }
-        if self.resident {
-            let rows = samples.iter().map(|sample| sample.index as i32).collect();
-            return HostBatch::Rows { rows, movements };
-        }
-        let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
-        samples.iter().for_each(|sample| pixels.extend_from_slice(sample.images.image(sample.index)));
-        HostBatch::Bytes { pixels, labels: samples.iter().map(Sample::label).collect(), movements }
-    }
-}
-
-/// Computes [`MnistBatch`]es from [`HostBatch`]es, all on one device.
-pub struct DeviceBatcher {
-    images: Images,
+/// Builds batches of one data set on one device.
+///
+/// A data worker prepares [`HostBatch`]es, and [`finish`](Self::finish) computes them.
+#[derive(Clone, Default)]
+pub struct ImageBatcher {
+    is_resident: bool,
     /// Pixels of all images, `[images, PIXELS]`, and labels, `[images]`, that stay on the device.
-    resident: OnceLock<(Tensor<2, Int>, Tensor<1, Int>)>,
-    mover: OnceLock<Mover>,
+    resident: Arc<OnceLock<(Tensor<2, Int>, Tensor<1, Int>)>>,
+    mover: Arc<OnceLock<Mover>>,
 }
 
-impl DeviceBatcher {
-    /// A batcher for `images`.
-    pub fn new(images: Images) -> Self {
-        Self { images, resident: OnceLock::new(), mover: OnceLock::new() }
+impl ImageBatcher {
+    /// A batcher, which keeps all images in device memory if `is_resident`.
+    pub fn new(is_resident: bool) -> Self {
+        Self { is_resident, ..Self::default() }
     }
 
     /// Computes the batch on `device`.
@@ -138,16 +92,11 @@ impl DeviceBatcher {
                 let (pixels, labels) = uploaded(pixels, labels, &plain);
                 (pixels, labels, movements)
             }
-            HostBatch::Rows { rows, movements } => {
-                let count = rows.len();
-                let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [count]), &plain);
-                let (pixels, labels) = self.resident.get_or_init(|| {
-                    let labels = self.images.labels.iter().map(|label| i32::from(*label));
-                    uploaded(self.images.pixels.to_vec(), labels.collect(), &plain)
-                });
-                let (pixels, labels) =
-                    (pixels.clone().select(0, rows.clone()), labels.clone().select(0, rows));
-                (pixels, labels, movements)
+            HostBatch::Rows { images, rows, movements } => {
+                let upload = || uploaded(images.pixels.to_vec(), images.labels.to_vec(), &plain);
+                let (pixels, labels) = self.resident.get_or_init(upload);
+                let rows = Tensor::<1, Int>::from_data(&rows[..], &plain);
+                (pixels.clone().select(0, rows.clone()), labels.clone().select(0, rows), movements)
             }
         };
         let count = labels.dims()[0];
@@ -167,6 +116,29 @@ impl DeviceBatcher {
     }
 }
 
+impl Batcher<Sample, HostBatch> for ImageBatcher {
+    fn batch(&self, samples: Vec<Sample>, device: &Device) -> HostBatch {
+        let movements = samples.iter().flat_map(|sample| &sample.movement).copied().collect();
+        if let Some(first) = samples.first().filter(|_| self.is_resident) {
+            let rows = samples.iter().map(|sample| sample.index as i32).collect();
+            return HostBatch::Rows { images: first.images.clone(), rows, movements };
+        }
+        let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
+        samples.iter().for_each(|sample| pixels.extend_from_slice(sample.images.image(sample.index)));
+        let labels = samples.iter().map(|sample| sample.images.labels[sample.index]).collect();
+        let batch = HostBatch::Bytes { pixels, labels, movements };
+        // A CPU's batches are computed by the data workers.
+        if is_flex(device) { HostBatch::Ready(Box::new(self.finish(batch, device))) } else { batch }
+    }
+}
+
+impl Batcher<Sample, MnistBatch> for ImageBatcher {
+    fn batch(&self, samples: Vec<Sample>, device: &Device) -> MnistBatch {
+        let batch: HostBatch = self.batch(samples, device);
+        self.finish(batch, device)
+    }
+}
+
 /// The integer type for bytes on a device.
 fn byte(device: &Device) -> DType {
     if device.supports_dtype(DType::U8) { DType::U8 } else { DType::I32 }
@@ -175,7 +147,7 @@ fn byte(device: &Device) -> DType {
 /// Uploads pixels, `[count, PIXELS]`, and labels, `[count]`.
 ///
 /// The pixels are uploaded as one dimension, because a tensor with several is copied row by row.
-fn uploaded(pixels: Vec<u8>, labels: Vec<i32>, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+fn uploaded(pixels: Vec<u8>, labels: Vec<u8>, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     let count = labels.len();
     let pixels = TensorData::new(pixels, [count * PIXELS]);
     let pixels = Tensor::<1, Int>::from_data(pixels, (device, byte(device)));

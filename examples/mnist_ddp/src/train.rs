@@ -2,8 +2,8 @@
 
 use crate::{
     augment::Augment,
-    batch::{DeviceBatcher, HostBatcher, ImageDataset, Sample, resident_bytes},
-    data::{self, Dataset, DatasetKind, Images, Places},
+    batch::{ImageBatcher, ImageDataset, Sample, resident_bytes},
+    data::{self, Dataset, DatasetKind, Places},
     model::{Net, NetConfig, Network, sgd},
 };
 use anyhow::{Result, bail};
@@ -14,7 +14,6 @@ use burn_ddp::{
     config::config_file::Preset,
     context::values::{positive, probability},
     device::{MIN_FREE_MEMORY, gigabytes},
-    loader::ShardedLoaderBuilder,
     metric::GlobalAccuracy,
     optim::SgdArgs,
     run::{Confusion, misclassified::Misclassified},
@@ -146,7 +145,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .must_match_fields(&args.network())
         .must_match_fields(&args.sgd)
         .must_match("nesterov", args.nesterov)
-        .must_match("augment", args.augment)
+        .must_match("augment", args.augment.to_string())
         .note("recipe", args.recipe)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
@@ -199,24 +198,21 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
 /// This rank's share of the training, validation and test images.
 fn loaders(context: &Context, trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Loaders<Net> {
     type Samples = Arc<dyn burn::data::dataset::Dataset<Sample>>;
-    let sharded = |samples: Samples, seed| {
-        trainer.sharded(samples, HostBatcher { resident: args.data_on_device }, seed)
+    let loader = |samples: Samples, augment: Augment, shuffle: Option<u64>| {
+        let (batcher, seed) = (ImageBatcher::new(args.data_on_device), args.trainer.seed);
+        let finisher = batcher.clone();
+        let mut loader = trainer.sharded(samples, batcher, shuffle);
+        if !augment.is_none() {
+            loader = loader.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
+        }
+        let finish = move |batch, device: &Device| finisher.finish(batch, device);
+        Arc::new(loader.build_finished(context.world(), finish))
     };
-    let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images| {
-        let batcher = DeviceBatcher::new(images.clone());
-        Arc::new(
-            loader
-                .build_finished(context.world(), move |batch, device: &Device| batcher.finish(batch, device)),
-        )
-    };
-    let evaluated = |samples: Samples, images: &Images| finished(sharded(samples, None), images);
+    let evaluated = |samples| loader(samples, Augment::default(), None);
     let (train, valid) = trainer.split(ImageDataset(data.train.clone()));
-    let mut train = sharded(Arc::new(train), trainer.shuffle_seed());
-    let (augment, seed) = (args.augment, args.trainer.seed);
-    if !augment.is_none() {
-        train = train.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
+    Loaders {
+        train: loader(Arc::new(train), args.augment, trainer.shuffle_seed()),
+        valid: valid.map(|valid| evaluated(Arc::new(valid)) as _),
+        test: evaluated(Arc::new(ImageDataset(data.test.clone()))),
     }
-    let test = evaluated(Arc::new(ImageDataset(data.test.clone())), &data.test);
-    let valid = valid.map(|valid| evaluated(Arc::new(valid), &data.train) as _);
-    Loaders { train: finished(train, &data.train), valid, test }
 }

@@ -1,18 +1,22 @@
 //! Batches of the host and of a device.
 
+use super::augment::moved_on_host;
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset as _};
 use burn::tensor::Device;
 use mnist::{
     augment::Augment,
-    batch::{DeviceBatcher, HostBatch, HostBatcher, ImageDataset, Sample},
-    data::{Dataset, Images, SIDE},
+    batch::{ImageBatcher, ImageDataset, MnistBatch, Sample},
+    data::{Dataset, Images, SIDE, normalise, normalised},
 };
 
 const SAMPLES: [usize; 5] = [11, 3, 3, 29, 0];
 
-fn batch(host: &HostBatcher, samples: Vec<Sample>, images: &Images, device: &Device) -> (Vec<f32>, Vec<i32>) {
-    let finisher = DeviceBatcher::new(images.clone());
-    let batch = finisher.finish(host.batch(samples, device), device);
+fn subset() -> Images {
+    Dataset::subset([Some(30), Some(1)]).expect("the subset").train
+}
+
+fn batch(batcher: &ImageBatcher, samples: Vec<Sample>, device: &Device) -> (Vec<f32>, Vec<i32>) {
+    let batch: MnistBatch = batcher.batch(samples, device);
     assert_eq!(batch.images.dims()[1..], [1, SIDE, SIDE]);
     assert_eq!(batch.images.device().is_autodiff(), device.is_autodiff());
     let images = batch.images.into_data().try_into_vec::<f32>().expect("f32");
@@ -28,37 +32,35 @@ fn samples(images: &Images, augment: Option<Augment>) -> Vec<Sample> {
     SAMPLES.map(|index| moved(sample(index))).into()
 }
 
-/// The batch that a data worker prepares for a GPU.
-fn bytes(images: &Images) -> HostBatch {
-    let pixels = SAMPLES.iter().flat_map(|index| images.image(*index)).copied().collect();
-    let labels = SAMPLES.iter().map(|index| i32::from(images.labels[*index])).collect();
-    HostBatch::Bytes { pixels, labels, movements: Vec::new() }
+/// The labels of the samples.
+fn labels(images: &Images) -> Vec<i32> {
+    SAMPLES.map(|index| i32::from(images.labels[index])).into()
 }
 
 #[test]
-fn bytes_give_the_same_batch_as_the_host() {
-    let images = Dataset::subset([Some(30), Some(1)]).expect("the subset").train;
+fn uploaded_and_resident_images_are_normalised() {
+    let images = subset();
+    let expected: Vec<f32> = SAMPLES.iter().flat_map(|index| normalised(images.image(*index))).collect();
     for device in [Device::flex(), Device::flex().autodiff()] {
-        let host = HostBatcher { resident: false };
-        let expected = batch(&host, samples(&images, None), &images, &device);
-        let finisher = DeviceBatcher::new(images.clone());
-        let made = finisher.finish(bytes(&images), &device);
-        assert_eq!(made.images.into_data().try_into_vec::<f32>().expect("f32"), expected.0);
-        assert_eq!(made.labels.into_data().convert::<i32>().try_into_vec::<i32>().expect("i32"), expected.1);
+        for batcher in [false, true].map(ImageBatcher::new) {
+            let made = batch(&batcher, samples(&images, None), &device);
+            assert_eq!(made, (expected.clone(), labels(&images)));
+        }
     }
 }
 
 #[test]
-fn resident_images_give_the_same_batches() {
-    let images = Dataset::subset([Some(30), Some(1)]).expect("the subset").train;
+fn uploaded_and_resident_images_are_augmented() {
+    let images = subset();
     let device = Device::flex().autodiff();
-    let [host, resident] = [false, true].map(|resident| HostBatcher { resident });
-    let expected = batch(&host, samples(&images, None), &images, &device);
-    assert_eq!(batch(&resident, samples(&images, None), &images, &device), expected);
-
     let augment: Augment = "shift,rotate,elastic".parse().expect("changes");
-    let expected = batch(&host, samples(&images, Some(augment)), &images, &device);
-    let moved = batch(&resident, samples(&images, Some(augment)), &images, &device);
-    let worst = moved.0.iter().zip(&expected.0).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(worst <= 1e-5 && moved.1 == expected.1, "{worst}");
+    let expected: Vec<f32> = SAMPLES
+        .iter()
+        .flat_map(|index| moved_on_host(&augment.draw(5, 2, *index), images.image(*index)).map(normalise))
+        .collect();
+    let [uploaded, resident] = [false, true]
+        .map(|resident| batch(&ImageBatcher::new(resident), samples(&images, Some(augment)), &device));
+    let worst = uploaded.0.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= 1e-5 && uploaded.1 == labels(&images), "{worst}");
+    assert_eq!(resident, uploaded);
 }
