@@ -1,6 +1,9 @@
 //! Pictures in PNG and JPEG files: decoding, colours and size.
 
-use super::exif::{self, Orientation};
+use super::{
+    exif::{self, Orientation},
+    resample::{Filter, resample},
+};
 use anyhow::{Context, Result, anyhow, bail};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::{JpegDecoder, errors::DecodeErrors};
@@ -162,45 +165,12 @@ impl Picture {
         scaled.rearranged([side, side], |x, y| Some((x + left, y + top)))
     }
 
-    /// Resamples with a triangle filter, as Pillow's `BILINEAR`: its support grows when a picture shrinks.
-    fn resized(self, [width, height]: [usize; 2]) -> Self {
-        let (rows, channels) = (self.height, self.channels);
-        let columns = weights(self.width, width);
-        let mut wide = vec![0.0; rows * width * channels];
-        for (to, from) in wide.chunks_mut(width * channels).zip(self.pixels.chunks(self.width * channels)) {
-            for (pixel, (first, weights)) in to.chunks_mut(channels).zip(&columns) {
-                for (at, weight) in weights.iter().enumerate() {
-                    let source = &from[(first + at) * channels..][..channels];
-                    pixel.iter_mut().zip(source).for_each(|(sum, value)| *sum += weight * f32::from(*value));
-                }
-            }
-        }
-        let line = width * channels;
-        let pixels = weights(rows, height).into_iter().flat_map(|(first, weights)| {
-            let mut sums = vec![0.0; line];
-            for (at, weight) in weights.iter().enumerate() {
-                let source = &wide[(first + at) * line..][..line];
-                sums.iter_mut().zip(source).for_each(|(sum, value)| *sum += weight * value);
-            }
-            sums.into_iter().map(|sum| sum.round().clamp(0.0, 255.0) as u8)
-        });
-        Self { width, height, channels, pixels: pixels.collect() }
+    fn resized(self, size: [usize; 2]) -> Self {
+        let values = resample(&self.pixels, [self.width, self.channels], size, Filter::Triangle);
+        let pixels = values.into_iter().map(|value| value.round().clamp(0.0, 255.0) as u8).collect();
+        let [width, height] = size;
+        Self { width, height, channels: self.channels, pixels }
     }
-}
-
-/// For each of `to` positions, the first of `from` positions that it depends on, and the weights from there.
-fn weights(from: usize, to: usize) -> Vec<(usize, Vec<f32>)> {
-    let scale = from as f64 / to as f64;
-    let support = scale.max(1.0);
-    let position = |index: usize| {
-        let centre = (index as f64 + 0.5) * scale;
-        let first = (centre - support).floor().max(0.0) as usize;
-        let last = ((centre + support).ceil() as usize).min(from);
-        let weight = |at: usize| (1.0 - ((at as f64 + 0.5 - centre) / support).abs()).max(0.0);
-        let sum: f64 = (first..last).map(weight).sum();
-        (first, (first..last).map(|at| (weight(at) / sum) as f32).collect())
-    };
-    (0..to).map(position).collect()
 }
 
 #[cfg(test)]

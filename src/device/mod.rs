@@ -21,7 +21,7 @@ use serde::{Serialize, Serializer};
 use std::{fmt, fs};
 
 /// GPU memory in bytes that a rank uses before its first batch: CUDA context, kernels and model.
-pub const MIN_FREE_MEMORY: usize = 300 << 20;
+const MIN_FREE_MEMORY: usize = 300 << 20;
 
 /// A device of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl LocalDevice {
     /// Checks that a GPU has enough free memory and computes.
     ///
     /// # Errors
-    /// If less than [`MIN_FREE_MEMORY`] is free, or the test computation fails.
+    /// If less than 300 MiB is free, or the test computation fails.
     pub fn check(self) -> Result<()> {
         let LocalDevice::Gpu(kind, index) = self else { return Ok(()) };
         match kind.memory(index)? {
@@ -82,6 +82,21 @@ impl LocalDevice {
                 gigabytes(total)
             ),
             Some(_) | None => kind.check(index),
+        }
+    }
+
+    /// Checks that a GPU has room for training and `bytes` of images, which `flag` keeps in its memory.
+    ///
+    /// # Errors
+    /// If too little memory is free, or the driver call fails.
+    pub fn check_room(self, flag: &str, bytes: usize) -> Result<()> {
+        match self.memory()? {
+            Some((free, _)) if free < MIN_FREE_MEMORY + bytes => bail!(
+                "{flag}: training with all images in memory takes at least {}, but {self} has {} free; leave out the flag",
+                gigabytes(MIN_FREE_MEMORY + bytes),
+                gigabytes(free)
+            ),
+            Some(_) | None => Ok(()),
         }
     }
 }

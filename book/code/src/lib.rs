@@ -10,38 +10,17 @@ use burn::nn::{
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_ddp::{Context, ReduceOp, World, sampler::DistributedSampler};
-use clap::Args;
-use mnist::data::{self, DatasetKind, Images, Places, Request};
+pub use mnist::data::DataArgs;
+use mnist::data::{self, Images, Places};
 // ANCHOR_END: imports
 
 // ANCHOR: data
-/// Flags of the data set.
-#[derive(Args)]
-pub struct DataArgs {
-    /// Dataset; auto is MNIST if it is found or can be downloaded, else a subset of it
-    #[arg(long, value_enum, default_value = "auto")]
-    dataset: DatasetKind,
-    /// Limit on training images: the first N
-    #[arg(long, value_name = "N")]
-    train_limit: Option<usize>,
-    /// Limit on test images: the first N
-    #[arg(long, value_name = "N")]
-    eval_limit: Option<usize>,
-}
-
 /// Loads the training and the test images. With `download`, MNIST is downloaded if it is not found.
 ///
 /// # Errors
 /// If files are missing or damaged.
 pub fn load(args: &DataArgs, download: bool) -> anyhow::Result<(Images, Images)> {
-    let request = Request {
-        kind: args.dataset,
-        limits: [args.train_limit, args.eval_limit],
-        download,
-        progress: download,
-        ..Request::default()
-    };
-    let data = data::load(&request, &Places::from_process()?)?;
+    let data = data::load(args, &Places::from_process(download, download)?)?;
     if let (true, Some(notice)) = (download, &data.notice) {
         eprintln!("warning: {notice}");
     }

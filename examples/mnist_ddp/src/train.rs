@@ -3,7 +3,7 @@
 use crate::{
     augment::Augment,
     batch::{ImageBatcher, ImageDataset, Sample, resident_bytes},
-    data::{self, Dataset, DatasetKind, Places},
+    data::{self, DataArgs, Dataset, Places},
     model::{Net, NetConfig, Network, sgd},
 };
 use anyhow::{Result, bail};
@@ -12,8 +12,7 @@ use burn::train::metric::LossMetric;
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
     config::config_file::Preset,
-    context::values::{positive, probability},
-    device::{MIN_FREE_MEMORY, gigabytes},
+    context::values::probability,
     metric::GlobalAccuracy,
     optim::SgdArgs,
     run::{Confusion, misclassified::Misclassified},
@@ -21,7 +20,7 @@ use burn_ddp::{
 };
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc};
 
 /// Train the MNIST network on one device, or with data parallelism on several.
 #[derive(Args, Clone, Debug)]
@@ -29,18 +28,8 @@ pub struct MnistArgs {
     #[command(flatten)]
     pub trainer: TrainerArgs,
 
-    /// Dataset; auto is MNIST if it is found or can be downloaded, else a subset of it
-    #[arg(long, value_enum, default_value = "auto", hide_short_help = true, help_heading = "Data")]
-    pub dataset: DatasetKind,
-    /// Folder with the four MNIST files, gzipped or not
-    #[arg(long, value_name = "DIR", help_heading = "Data")]
-    pub data_dir: Option<PathBuf>,
-    /// Limit on training images: the first N
-    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Data")]
-    pub train_limit: Option<usize>,
-    /// Limit on test images: the first N
-    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Data")]
-    pub eval_limit: Option<usize>,
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Keep all images in device memory and gather batches there
     #[arg(long, hide_short_help = true, help_heading = "Data")]
     pub data_on_device: bool,
@@ -161,38 +150,17 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
 
 /// Loads the data set. One rank per machine finds or downloads it first and reports errors.
 fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
-    let request = data::Request {
-        kind: args.dataset,
-        data_dir: args.data_dir.clone(),
-        limits: [args.train_limit, args.eval_limit],
-        download: context.environment().is_local_main(),
-        progress: context.is_main(),
-    };
-    let data = context.local_main_first(|| data::load(&request, &Places::from_process()?))?;
+    let (downloads, progress) = (context.environment().is_local_main(), context.is_main());
+    let load = || data::load(&args.data, &Places::from_process(downloads, progress)?);
+    let data = context.local_main_first(load)?;
     if let Some(notice) = &data.notice {
         context.console().warn(notice);
     }
-    check_memory(context, args, &data)?;
+    if args.data_on_device {
+        let images = [&data.train, &data.test].map(|images| resident_bytes(images, context.device()));
+        context.local_device().check_room("--data-on-device", images.iter().sum())?;
+    }
     Ok(data)
-}
-
-/// Rejects `--data-on-device` if the images do not fit into device memory.
-fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<()> {
-    if !args.data_on_device {
-        return Ok(());
-    }
-    let device = context.local_device();
-    let Some((free, _)) = device.memory()? else { return Ok(()) };
-    let images = [&data.train, &data.test].map(|images| resident_bytes(images, context.device()));
-    let needed = MIN_FREE_MEMORY + images.iter().sum::<usize>();
-    if free < needed {
-        bail!(
-            "--data-on-device: training with all images in memory takes at least {}, but {device} has {} free; leave out the flag",
-            gigabytes(needed),
-            gigabytes(free)
-        );
-    }
-    Ok(())
 }
 
 /// This rank's share of the training, validation and test images.

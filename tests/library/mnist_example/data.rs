@@ -2,7 +2,7 @@
 
 use super::small::{self, Mirror, NAMES};
 use mnist::data::{
-    Dataset, DatasetKind, Images, MEAN, PIXELS, Places, Request, find, load, normalise, normalised,
+    DataArgs, Dataset, DatasetKind, Images, MEAN, PIXELS, Places, find, load, normalise, normalised,
 };
 use std::{
     fs,
@@ -16,11 +16,13 @@ fn places(cache: &Path, mirrors: &[&Mirror]) -> Places<'static> {
         cache: Some(cache.join("cache")),
         mirrors: mirrors.iter().map(|mirror| mirror.address()).collect(),
         files: small::originals(),
+        download: true,
+        progress: false,
     }
 }
 
-fn request(kind: DatasetKind) -> Request {
-    Request { kind, download: true, ..Request::default() }
+fn flags(dataset: DatasetKind) -> DataArgs {
+    DataArgs { dataset, ..DataArgs::default() }
 }
 
 #[test]
@@ -31,8 +33,8 @@ fn the_users_own_folder_is_the_only_place() {
     let own = folder.path().join("own");
     fs::create_dir(&own).unwrap();
     for kind in [DatasetKind::Auto, DatasetKind::Mnist] {
-        let request = Request { data_dir: Some(own.clone()), ..request(kind) };
-        let error = load(&request, &places).unwrap_err().to_string();
+        let args = DataArgs { data_dir: Some(own.clone()), ..flags(kind) };
+        let error = load(&args, &places).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--data-dir {}: ", own.display())), "{error}");
         assert!(
             error.contains("train-images-idx3-ubyte or train-images-idx3-ubyte.gz is missing"),
@@ -42,13 +44,13 @@ fn the_users_own_folder_is_the_only_place() {
     assert_eq!(mirror.requests(), 0);
 
     small::write(&own);
-    let request = Request { data_dir: Some(own.clone()), ..request(DatasetKind::Auto) };
-    let dataset = load(&request, &places).unwrap();
+    let args = DataArgs { data_dir: Some(own.clone()), ..flags(DatasetKind::Auto) };
+    let dataset = load(&args, &places).unwrap();
     assert_eq!((dataset.name, dataset.source), ("mnist", own.display().to_string()));
     assert_eq!((dataset.train.len(), dataset.test.len()), (small::TRAIN, small::TEST));
 
-    let request = Request { kind: DatasetKind::Subset, ..request };
-    let error = load(&request, &places).unwrap_err().to_string();
+    let args = DataArgs { dataset: DatasetKind::Subset, ..args };
+    let error = load(&args, &places).unwrap_err().to_string();
     assert!(error.starts_with("--dataset subset reads no files"), "{error}");
 }
 
@@ -58,22 +60,22 @@ fn the_variable_comes_before_the_cache_and_the_cache_before_the_internet() {
     let mirror = Mirror::good();
     let mut places = places(folder.path(), &[&mirror]);
     let cache = folder.path().join("cache");
-    let found = |places: &Places<'_>, request: &Request| {
-        let Dataset { name, source, .. } = load(request, places).unwrap();
+    let found = |places: &Places<'_>, args: &DataArgs| {
+        let Dataset { name, source, .. } = load(args, places).unwrap();
         assert_eq!(name, "mnist");
         PathBuf::from(source)
     };
     // A variable that names an incomplete folder is skipped.
     let variable = folder.path().join("variable");
     places.mnist_dir = Some(variable.clone());
-    assert_eq!(found(&places, &request(DatasetKind::Auto)), cache);
+    assert_eq!(found(&places, &flags(DatasetKind::Auto)), cache);
     assert_eq!(mirror.requests(), 4);
-    let dataset = load(&request(DatasetKind::Mnist), &places).unwrap();
+    let dataset = load(&flags(DatasetKind::Mnist), &places).unwrap();
     assert_eq!((dataset.name, dataset.notice), ("mnist", None));
     assert_eq!(mirror.requests(), 4, "the second look-up found what the first had brought");
     fs::create_dir(&variable).unwrap();
     small::write(&variable);
-    assert_eq!(found(&places, &request(DatasetKind::Auto)), variable);
+    assert_eq!(found(&places, &flags(DatasetKind::Auto)), variable);
 }
 
 #[test]
@@ -84,12 +86,12 @@ fn without_internet_auto_takes_the_subset_and_mnist_lists_the_attempts() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     places.mirrors = vec![format!("http://127.0.0.1:{port}/")];
     places.mnist_dir = Some(folder.path().join("variable"));
-    let dataset = load(&request(DatasetKind::Auto), &places).unwrap();
+    let dataset = load(&flags(DatasetKind::Auto), &places).unwrap();
     let notice = dataset.notice.expect("a warning");
     assert!(notice.starts_with("NOT ALL OF MNIST ") && !notice.contains('\n'), "{notice}");
     assert_eq!((dataset.name, dataset.train.len(), dataset.test.len()), ("subset", 6000, 2000));
 
-    let error = load(&request(DatasetKind::Mnist), &places).unwrap_err().to_string();
+    let error = load(&flags(DatasetKind::Mnist), &places).unwrap_err().to_string();
     assert_eq!(error.lines().count(), 2, "{error}");
     let cache = folder.path().join("cache").display().to_string();
     let url = format!("http://127.0.0.1:{port}/train-images-idx3-ubyte.gz");
@@ -99,11 +101,11 @@ fn without_internet_auto_takes_the_subset_and_mnist_lists_the_attempts() {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
 
-    let silent = Request { download: false, ..request(DatasetKind::Mnist) };
-    let error = load(&silent, &places).unwrap_err().to_string();
+    let silent = Places { download: false, ..places.clone() };
+    let error = load(&flags(DatasetKind::Mnist), &silent).unwrap_err().to_string();
     assert!(error.contains("left to the first rank of each machine"), "{error}");
     places.cache = None;
-    let error = load(&request(DatasetKind::Mnist), &places).unwrap_err().to_string();
+    let error = load(&flags(DatasetKind::Mnist), &places).unwrap_err().to_string();
     assert!(error.contains("for want of a home folder"), "{error}");
 }
 

@@ -2,7 +2,7 @@
 
 use super::small::{gzip, idx, images, labels};
 use anyhow::Result;
-use mnist::data::{Images, read};
+use mnist::data::{CLASSES, Images, SIDE};
 use std::{fs, path::Path};
 
 /// Writes and reads these files.
@@ -11,7 +11,7 @@ fn reading(images: &[u8], labels: &[u8]) -> Result<Images> {
     let paths = ["images", "labels"].map(|name| folder.path().join(name));
     fs::write(&paths[0], images).unwrap();
     fs::write(&paths[1], labels).unwrap();
-    read(&paths[0], &paths[1])
+    Images::read_idx(&paths[0], &paths[1], SIDE, CLASSES)
 }
 
 /// The error for a file of images, without the folder.
@@ -130,7 +130,8 @@ fn gzip_damage_is_an_error_at_every_position() {
 
 #[test]
 fn a_file_that_cannot_be_opened_is_named() {
-    let error = read(Path::new("nowhere/images"), Path::new("nowhere/labels")).unwrap_err();
+    let nowhere = ["nowhere/images", "nowhere/labels"].map(Path::new);
+    let error = Images::read_idx(nowhere[0], nowhere[1], SIDE, CLASSES).unwrap_err();
     let error = format!("{error:#}");
     assert!(error.starts_with("cannot open nowhere/images: "), "{error}");
 }

@@ -85,9 +85,9 @@ fn model() -> (Run, Images) {
         "--dataset mnist --data-dir {} --eval-limit 200 --nproc-per-node 2 --batch-size 8 --lr 0.01",
         mnist().display()
     ));
-    let request = data::Request { data_dir: Some(mnist()), ..data::Request::default() };
-    let places = Places::from_process().expect("places");
-    (run, data::load(&request, &places).expect("MNIST").test)
+    let args = data::DataArgs { data_dir: Some(mnist()), ..data::DataArgs::default() };
+    let places = Places::from_process(true, false).expect("places");
+    (run, data::load(&args, &places).expect("MNIST").test)
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The four files of MNIST: their names, the folders where they are searched, and their download.
 
-use super::Request;
 use anyhow::{Result, bail};
 use burn_ddp::data::download::{RemoteFile, TimeLimits, download};
 use std::{
@@ -47,14 +46,18 @@ pub struct Places<'a> {
     pub mirrors: Vec<String>,
     /// Properties of a correct download.
     pub files: [RemoteFile<'a>; 4],
+    /// Whether this rank downloads for its machine; the others [load](super::load) afterwards.
+    pub download: bool,
+    /// Whether to draw a progress bar on standard error.
+    pub progress: bool,
 }
 
 impl Places<'static> {
-    /// The places from this process's environment.
+    /// The places from this process's environment, with or without a `download` that shows its `progress`.
     ///
     /// # Errors
     /// If `$MNIST_MIRROR` is not an address.
-    pub fn from_process() -> Result<Self> {
+    pub fn from_process(download: bool, progress: bool) -> Result<Self> {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let mirrors = match variable("MNIST_MIRROR").map(|value| value.to_string_lossy().into_owned()) {
             Some(value) if value.starts_with("http://") || value.starts_with("https://") => {
@@ -70,13 +73,15 @@ impl Places<'static> {
             cache: dirs::cache_dir().map(|folder| folder.join("burn-ddp").join("mnist")),
             mirrors,
             files: MNIST,
+            download,
+            progress,
         })
     }
 }
 
 impl Places<'_> {
     /// Searches `$MNIST_DIR`, the cache and the internet. The error lists every place with its problem.
-    pub(super) fn search(&self, request: &Request) -> Result<(PathBuf, [PathBuf; 4]), Vec<String>> {
+    pub(super) fn search(&self) -> Result<(PathBuf, [PathBuf; 4]), Vec<String>> {
         let mut tried = vec![];
         for (name, folder) in [("MNIST_DIR", &self.mnist_dir), ("the cache folder", &self.cache)] {
             let Some(folder) = folder else { continue };
@@ -86,8 +91,8 @@ impl Places<'_> {
             }
         }
         match &self.cache {
-            Some(folder) if request.download => {
-                let progress = request.progress.then_some("MNIST");
+            Some(folder) if self.download => {
+                let progress = self.progress.then_some("MNIST");
                 match download(folder, &self.files, &self.mirrors, TimeLimits::default(), progress) {
                     Ok(()) => return Ok((folder.clone(), MNIST.map(|file| folder.join(file.name)))),
                     Err(error) => tried.push(format!("{error:#}")),

@@ -1,13 +1,13 @@
 //! The data set: MNIST from this machine or the internet, drop-ins in its format, or a subset of MNIST.
 
 mod files;
-mod idx;
 
 pub use burn_ddp::data::GreyImages as Images;
 pub use files::{Places, find};
-pub use idx::{decode, read};
 
 use anyhow::{Result, anyhow, bail};
+use burn_ddp::context::values::positive;
+use clap::{Args, ValueEnum};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub fn normalised(image: &[u8]) -> impl Iterator<Item = f32> + '_ {
 }
 
 /// The data set to train on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum DatasetKind {
     /// MNIST, or the subset where it can neither be found nor downloaded
     #[default]
@@ -45,19 +45,22 @@ pub enum DatasetKind {
     Subset,
 }
 
-/// The requested data set.
-#[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// Which data set.
-    pub kind: DatasetKind,
-    /// The user's folder, which is then the only place, also for [`DatasetKind::Auto`].
+/// Flags of the data set.
+#[derive(Args, Clone, Debug, Default)]
+#[command(about = None, long_about = None, next_help_heading = "Data")]
+pub struct DataArgs {
+    /// Dataset; auto is MNIST if it is found or can be downloaded, else a subset of it
+    #[arg(long, value_enum, default_value = "auto", hide_short_help = true)]
+    pub dataset: DatasetKind,
+    /// Folder with the four MNIST files, gzipped or not
+    #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Limits on the training and test images: the first of them.
-    pub limits: [Option<usize>; 2],
-    /// Whether this rank downloads for its machine; the others call [`load`] afterwards.
-    pub download: bool,
-    /// Whether to draw a progress bar on standard error.
-    pub progress: bool,
+    /// Limit on training images: the first N
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub train_limit: Option<usize>,
+    /// Limit on test images: the first N
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub eval_limit: Option<usize>,
 }
 
 /// Training and test images, in memory.
@@ -75,13 +78,13 @@ pub struct Dataset {
     pub notice: Option<String>,
 }
 
-/// Loads the data set from one of `places`, and downloads MNIST if necessary.
+/// Loads the data set from `--data-dir`, the only place if it is given, or from one of `places`.
 ///
 /// # Errors
 /// If the requested data set is missing, or its files are damaged.
-pub fn load(request: &Request, places: &Places<'_>) -> Result<Dataset> {
-    let (kind, limits) = (request.kind, request.limits);
-    match &request.data_dir {
+pub fn load(args: &DataArgs, places: &Places<'_>) -> Result<Dataset> {
+    let (kind, limits) = (args.dataset, [args.train_limit, args.eval_limit]);
+    match &args.data_dir {
         Some(folder) if kind == DatasetKind::Subset => bail!(
             "--dataset subset reads no files: leave out --data-dir {} or use --dataset mnist",
             folder.display()
@@ -98,7 +101,7 @@ pub fn load(request: &Request, places: &Places<'_>) -> Result<Dataset> {
         None if kind == DatasetKind::Subset => return Dataset::subset(limits),
         None => {}
     }
-    match places.search(request) {
+    match places.search() {
         Ok((folder, files)) => Dataset::mnist(&folder, &files, limits),
         Err(tried) if kind == DatasetKind::Mnist => bail!(
             "MNIST was not found; tried {}.\nName the folder of its four files (train-images-idx3-ubyte.gz and so on) \
@@ -127,8 +130,8 @@ impl Dataset {
     fn mnist(folder: &Path, files: &[PathBuf; 4], limits: [Option<usize>; 2]) -> Result<Self> {
         let [train, train_labels, test, test_labels] = files;
         Ok(Dataset {
-            train: read(train, train_labels)?.first(limits[0]),
-            test: read(test, test_labels)?.first(limits[1]),
+            train: Images::read_idx(train, train_labels, SIDE, CLASSES)?.first(limits[0]),
+            test: Images::read_idx(test, test_labels, SIDE, CLASSES)?.first(limits[1]),
             name: "mnist",
             source: folder.display().to_string(),
             notice: None,
@@ -143,8 +146,8 @@ impl Dataset {
         let (train, labels) = (file!("train-images-idx3-ubyte.gz"), file!("train-labels-idx1-ubyte.gz"));
         let (test, test_labels) = (file!("t10k-images-idx3-ubyte.gz"), file!("t10k-labels-idx1-ubyte.gz"));
         Ok(Dataset {
-            train: decode(train, labels)?.first(limits[0]),
-            test: decode(test, test_labels)?.first(limits[1]),
+            train: Images::from_idx(train, labels, SIDE, CLASSES)?.first(limits[0]),
+            test: Images::from_idx(test, test_labels, SIDE, CLASSES)?.first(limits[1]),
             name: "subset",
             source: "part of the program".into(),
             notice: None,

@@ -1,7 +1,7 @@
 //! Image files as planes of luminance and opacity.
 
 use anyhow::{Context, Result};
-use burn_ddp::data::{self, luma};
+use burn_ddp::data::{self, Filter, luma, resample};
 use std::{fs, path::Path};
 
 /// Maximum side; larger images are reduced.
@@ -79,31 +79,11 @@ impl Plane {
         Self { width: self.height(), values: columns.copied().collect() }
     }
 
-    /// Scales both sides by `scale`, by area averaging; they stay at least 1.
+    /// Scales both sides by `scale`; they stay at least 1.
     pub fn scaled(&self, scale: f32) -> Self {
         let side = |length: usize| ((length as f32 * scale).round() as usize).max(1);
         let (width, height) = (side(self.width), side(self.height()));
-        self.rows_resized(width).transposed().rows_resized(height).transposed()
-    }
-
-    fn rows_resized(&self, width: usize) -> Self {
-        if width == self.width {
-            return self.clone();
-        }
-        let scale = self.width as f32 / width as f32;
-        // The old columns that a new one covers, with weights.
-        let cover = |new: usize| {
-            let (from, to) = (new as f32 * scale, (new + 1) as f32 * scale);
-            let (first, last) = (from.floor() as usize, (to.ceil() as usize).min(self.width));
-            let part = |x: usize| (to.min((x + 1) as f32) - from.max(x as f32)).max(0.0) / scale;
-            (first, (first..last).map(part).collect::<Vec<_>>())
-        };
-        let columns: Vec<_> = (0..width).map(cover).collect();
-        let mean = |row: &[f32], (first, parts): &(usize, Vec<f32>)| {
-            parts.iter().zip(&row[*first..]).map(|(part, value)| part * value).sum::<f32>()
-        };
-        let rows = self.values.chunks(self.width);
-        Self { width, values: rows.flat_map(|row| columns.iter().map(|c| mean(row, c))).collect() }
+        Self::new(width, resample(&self.values, [self.width, 1], [width, height], Filter::Area))
     }
 
     /// Adds `radius` columns and rows on every side, and replaces each number by the maximum within `radius`,

@@ -1,13 +1,12 @@
-//! Reader of IDX files, the format of MNIST.
+//! Reader of IDX files, the format of MNIST and its drop-ins.
 //!
 //! An IDX file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
 //! dimension as a big-endian `u32`, then the elements. All values are validated before use, and no header causes an
 //! allocation beyond the file's content. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
 //! digits".
 
-use super::{CLASSES, Images, PIXELS, SIDE};
+use super::{GreyImages, download::decompressed};
 use anyhow::{Context, Result, anyhow, bail};
-use burn_ddp::data::download::decompressed;
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, ErrorKind, Read},
@@ -19,33 +18,42 @@ const MOST_ITEMS: u32 = 10_000_000;
 /// Maximum number of bytes reserved from a header; further memory grows with the bytes read.
 const RESERVE: u64 = 64 << 20;
 
-/// Reads a file of images and the file of their labels, each plain or gzipped.
-///
-/// # Errors
-/// If a file cannot be read or is damaged. The error names the file and the field.
-pub fn read(images: &Path, labels: &Path) -> Result<Images> {
-    let open = |path: &Path| {
-        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        anyhow::Ok(BufReader::with_capacity(1 << 16, file))
-    };
-    decode((images, open(images)?), (labels, open(labels)?))
-}
+impl GreyImages {
+    /// Reads an IDX file of images of `side` × `side` pixels and the file of their labels, each plain or gzipped.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is damaged, images have another size, or a label is not below `classes`. The error
+    /// names the file and the field.
+    pub fn read_idx(images: &Path, labels: &Path, side: usize, classes: usize) -> Result<Self> {
+        let open = |path: &Path| {
+            let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            anyhow::Ok(BufReader::with_capacity(1 << 16, file))
+        };
+        Self::from_idx((images, open(images)?), (labels, open(labels)?), side, classes)
+    }
 
-/// Decodes images and their labels as [`read`] does. The paths are for errors.
-///
-/// # Errors
-/// As for [`read`].
-pub fn decode<R: BufRead>((images, pixels): (&Path, R), (labels, classes): (&Path, R)) -> Result<Images> {
-    let pixels = items(images, pixels, "images", "pixel data", &[SIDE as u32; 2])?;
-    let classes = items(labels, classes, "labels", "label data", &[])?;
-    if pixels.len() != classes.len() * PIXELS {
-        let (count, labelled) = (pixels.len() / PIXELS, classes.len());
-        bail!("{} holds {count} images, but {} holds {labelled} labels", images.display(), labels.display());
+    /// Decodes images and their labels as [`read_idx`](Self::read_idx) does. The paths are for errors.
+    ///
+    /// # Errors
+    /// As for [`read_idx`](Self::read_idx).
+    pub fn from_idx<R: BufRead>(
+        (images, pixels): (&Path, R),
+        (labels, answers): (&Path, R),
+        side: usize,
+        classes: usize,
+    ) -> Result<Self> {
+        let pixels = items(images, pixels, "images", "pixel data", &[side as u32; 2])?;
+        let answers = items(labels, answers, "labels", "label data", &[])?;
+        let count = pixels.len() / (side * side);
+        if count != answers.len() {
+            let (labels, labelled) = (labels.display(), answers.len());
+            bail!("{} holds {count} images, but {labels} holds {labelled} labels", images.display());
+        }
+        if let Some(at) = answers.iter().position(|label| usize::from(*label) >= classes) {
+            bail!("{}: label {at} is {}, expected 0 to {}", labels.display(), answers[at], classes - 1);
+        }
+        Ok(Self { side, pixels: pixels.into(), labels: answers.into() })
     }
-    if let Some(at) = classes.iter().position(|label| usize::from(*label) >= CLASSES) {
-        bail!("{}: label {at} is {}, expected 0 to {}", labels.display(), classes[at], CLASSES - 1);
-    }
-    Ok(Images { side: SIDE, pixels: pixels.into(), labels: classes.into() })
 }
 
 /// Reads the items of a file, whose header must state items of this size and after which it must end.
@@ -85,8 +93,10 @@ fn items(path: &Path, reader: impl BufRead, kind: &str, field: &str, size: &[u32
     if !(1..=MOST_ITEMS).contains(&count) {
         bail!("{path}: number of items is {count}, expected 1 to {MOST_ITEMS}");
     }
-    if let ([rows, columns], true) = (&dimensions[1..], dimensions[1..] != *size) {
-        bail!("{path}: images are {rows}x{columns} pixels, expected {SIDE}x{SIDE}");
+    if let ([rows, columns], [height, width]) = (&dimensions[1..], size)
+        && dimensions[1..] != *size
+    {
+        bail!("{path}: images are {rows}x{columns} pixels, expected {height}x{width}");
     }
     let bytes = read(field, u64::from(count) * u64::from(size.iter().product::<u32>()))?;
     // Reading to the end also verifies gzip's checksum.
