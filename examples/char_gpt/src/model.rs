@@ -1,13 +1,12 @@
 //! The network of nanoGPT's character model, with nanoGPT's parameter names, and its training step.
 
 use burn::module::Module;
-use burn::nn::{
-    Dropout, DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
-    loss::CrossEntropyLossConfig,
-};
 use burn::tensor::{Device, Int, Tensor};
 use burn_ddp::layers;
-use burn_ddp::nn::{Embedding, EmbeddingConfig};
+use burn_ddp::nn::{
+    Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear,
+    LinearConfig, loss::CrossEntropyLossConfig,
+};
 use burn_ddp::{
     context::values::{probability, up_to},
     data::Windows,
@@ -19,8 +18,6 @@ use serde::{Deserialize, Serialize};
 
 /// Standard deviation of the initial weights, GPT-2's.
 const INITIAL_STD: f64 = 0.02;
-/// The default of Burn's `LayerNormConfig` and PyTorch; [`LayerNorm`] does not give access to it.
-const NORM_EPSILON: f64 = 1e-5;
 
 /// Sizes and options of the network.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,12 +99,12 @@ impl Gpt {
         let [batch, time] = characters.dims();
         let width = self.wte.weight.dims()[1];
         let positions = Tensor::arange(0..time as i64, &characters.device()).unsqueeze::<2>();
-        let x = layers::dropout(&self.drop, self.wte.forward(characters) + self.wpe.forward(positions));
+        let x = self.drop.forward(self.wte.forward(characters) + self.wpe.forward(positions));
         let mut x = x.reshape([batch * time, width]);
         for block in &self.h {
             x = block.forward(x, [batch, time]);
         }
-        let x = norm(&self.ln_f, x); // [batch * time, width]
+        let x = self.ln_f.forward(x); // [batch * time, width]
         let logits = match &self.lm_head {
             Some(head) => head.forward(x),
             None => x.matmul(self.wte.weight.val().transpose()),
@@ -139,8 +136,8 @@ impl Block {
 
     /// Maps `[batch * time, width]` to the same shape.
     fn forward(&self, x: Tensor<2>, size: [usize; 2]) -> Tensor<2> {
-        let x = x.clone() + self.attn.forward(norm(&self.ln_1, x), size);
-        x.clone() + self.mlp.forward(norm(&self.ln_2, x))
+        let x = x.clone() + self.attn.forward(self.ln_1.forward(x), size);
+        x.clone() + self.mlp.forward(self.ln_2.forward(x))
     }
 }
 
@@ -163,8 +160,8 @@ impl Mlp {
     }
 
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let x = layers::gelu(layers::linear(&self.c_fc, x));
-        layers::dropout(&self.dropout, layers::linear(&self.c_proj, x))
+        let x = layers::gelu(self.c_fc.forward(x));
+        self.dropout.forward(self.c_proj.forward(x))
     }
 }
 
@@ -193,30 +190,24 @@ impl Attention {
 
     /// Maps `[batch * time, width]` to the same shape.
     fn forward(&self, x: Tensor<2>, size: [usize; 2]) -> Tensor<2> {
-        let all = layers::linear(&self.c_attn, x); // [batch * time, 3 * width]
+        let all = self.c_attn.forward(x); // [batch * time, 3 * width]
         let drops = self.attn_dropout.prob > 0.0 && all.device().is_autodiff();
         let x = match drops {
             true => layers::causal_attention_with(all, size, self.heads, |weights| {
-                layers::dropout(&self.attn_dropout, weights)
+                self.attn_dropout.forward(weights)
             }),
             false => layers::causal_attention(all, size, self.heads),
         };
-        layers::dropout(&self.resid_dropout, layers::linear(&self.c_proj, x))
-    }
-}
-
-/// Computes `layer.forward(x)`.
-fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
-    match &layer.beta {
-        Some(beta) => layers::layer_norm(x, layer.gamma.val(), beta.val(), NORM_EPSILON),
-        None => layer.forward(x),
+        self.resid_dropout.forward(self.c_proj.forward(x))
     }
 }
 
 /// A linear layer with normally distributed weights and a bias of zeros.
 fn linear([from, to]: [usize; 2], std: f64, device: &Device) -> Linear {
     let config = LinearConfig::new(from, to).with_initializer(Initializer::Normal { mean: 0.0, std });
-    Linear { bias: Some(Initializer::Zeros.init([to], device)), ..config.with_bias(false).init(device) }
+    let mut linear = config.with_bias(false).init(device);
+    linear.bias = Some(Initializer::Zeros.init([to], device));
+    linear
 }
 
 burn_ddp::train_steps!(Gpt: Windows => MeanLoss);
@@ -233,8 +224,7 @@ impl ParallelStep for Gpt {
     fn criterion(&self, logits: Tensor<3>, (_, targets): Windows) -> (Tensor<1>, MeanLoss) {
         let [batch, time, characters] = logits.dims();
         let (logits, targets) = (logits.reshape([batch * time, characters]), targets.reshape([batch * time]));
-        let loss = CrossEntropyLossConfig::new().init(&logits.device());
-        let loss = layers::cross_entropy(&loss, logits, targets);
+        let loss = CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, targets);
         (loss.clone(), MeanLoss::new(loss, batch))
     }
 }

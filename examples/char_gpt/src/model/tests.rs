@@ -9,12 +9,20 @@ use burn_ddp::{
     precision::Precision,
 };
 
+const SMALL: GptConfig = GptConfig {
+    characters: 11,
+    block_size: 6,
+    layers: 2,
+    heads: 2,
+    width: 8,
+    dropout: 0.0,
+    tie_weights: false,
+};
+
 fn network(tie_weights: bool) -> Gpt {
-    let config =
-        GptConfig { characters: 11, block_size: 6, layers: 2, heads: 2, width: 8, dropout: 0.0, tie_weights };
     let device = Device::flex().autodiff();
     device.seed(3);
-    config.init(&device)
+    GptConfig { tie_weights, ..SMALL }.init(&device)
 }
 
 fn logits(net: &Gpt, characters: &[i32]) -> Vec<f32> {
@@ -75,15 +83,7 @@ fn gradients_of_many_characters_in_16_bits_are_those_of_f32() {
     };
     let batch: Windows = (text(0), text(1));
     for tie_weights in [false, true] {
-        let config = GptConfig {
-            characters: 5,
-            block_size: time,
-            layers: 1,
-            heads: 2,
-            width: 8,
-            dropout: 0.0,
-            tie_weights,
-        };
+        let config = GptConfig { characters: 5, block_size: time, layers: 1, tie_weights, ..SMALL };
         let net = config.init(&device);
         let gradients = |precision| {
             let options = ReducerOptions { precision, ..ReducerOptions::default() };
