@@ -11,7 +11,8 @@ pub enum Scope {
     Run,
     /// The trajectory at a given world size: equal on all ranks, and in a resumed run.
     ///
-    /// World size, batch size and, with a constant learning rate, the length of the run may change.
+    /// World size, batch size and, with a constant learning rate, the length of the run may change. Accumulation may
+    /// change if the global batch stays the same.
     Trajectory,
 }
 

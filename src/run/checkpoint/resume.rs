@@ -23,12 +23,40 @@ pub struct ResumePoint {
     pub snapshot: Option<Snapshot>,
 }
 
+/// Name of the accumulation among the settings that a resumed run must share.
+const ACCUMULATION: &str = "--grad-accum-steps";
+
+/// Samples of all ranks in an optimizer step, when the checkpoint was written and now.
+fn global_batches(checkpoint: &Manifest, config: &Config) -> [usize; 2] {
+    let steps = checkpoint.identity.get(ACCUMULATION).and_then(Value::as_u64).unwrap_or(1) as usize;
+    [
+        checkpoint.world_size * checkpoint.batch_size * steps,
+        config.world_size * config.args.batch_size * config.args.gradients.grad_accum_steps,
+    ]
+}
+
+/// Describes settings that a resumed run must share, and does not.
+fn contradictions(checkpoint: &Manifest, config: &Config) -> Result<Vec<String>> {
+    let mut now = config.identity()?;
+    let [before, after] = global_batches(checkpoint, config);
+    // With local SGD, the steps are those of single ranks.
+    let is_local = config.args.gradients.sync_every.is_some();
+    if before == after && (!is_local || checkpoint.world_size == config.world_size) {
+        // The same steps in other batches.
+        now.extend(
+            checkpoint.identity.get_key_value(ACCUMULATION).map(|(flag, n)| (flag.clone(), n.clone())),
+        );
+    }
+    Ok(differences(&checkpoint.identity, &now))
+}
+
 /// Describes differences from an uninterrupted run, for warnings.
 fn changes(checkpoint: &Manifest, config: &Config) -> Vec<String> {
     let (mut changes, gradients) = (Vec::new(), &config.args.gradients);
     let [then, now] = [checkpoint.world_size, config.world_size];
     let (samples, samples_now) = (then * checkpoint.batch_size, now * config.args.batch_size);
-    if samples != samples_now {
+    let [before, after] = global_batches(checkpoint, config);
+    if before != after {
         changes.push(format!(
             "the batches of all ranks had {samples} samples before, and have {samples_now} now: the order of the \
              samples stays, the steps do not"
@@ -87,7 +115,7 @@ impl ResumePoint {
             console.print(&format!("resume    {run} has no checkpoint yet: starting from the beginning"));
             return Ok(Some(found));
         };
-        let differences = differences(&manifest.identity, &config.identity()?);
+        let differences = contradictions(manifest, config)?;
         if !differences.is_empty() {
             bail!(
                 "{} was made with {}; give the same flags, or begin a new run with --init-from {}",

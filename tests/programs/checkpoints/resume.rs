@@ -72,6 +72,19 @@ fn a_different_world_size_resumes_with_the_same_samples() {
 }
 
 #[test]
+fn accumulation_may_change_if_the_global_batch_stays_the_same() {
+    let flags = "--nproc-per-node 2 --dropout 0";
+    let whole = checkpointed(&format!("{flags} --batch-size 8"));
+    let outcome = resume(&whole.path, "checkpoints/step-000004", &format!("{flags} --grad-accum-steps 2"));
+    outcome.failed_with(&["--grad-accum-steps 1, not 2"]);
+    let losses = whole.losses();
+    let flags = format!("{flags} --batch-size 4 --grad-accum-steps 2");
+    let outcome = resume(&whole.path, "checkpoints/step-000004", &flags).succeeded();
+    assert!(!outcome.stderr.contains("warning"), "{outcome:#?}");
+    assert_close("loss in halves of the batches", &reopened(&whole.path).losses(), &losses, 1e-4);
+}
+
+#[test]
 fn a_longer_run_resumes_where_a_shorter_one_ended() {
     let flags = "--mode single --batch-size 16";
     let whole = trained(&format!("{SMALL} {flags}"));
