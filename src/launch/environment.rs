@@ -1,9 +1,16 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
 use super::{
-    failure_detector::FailureDetector, generation::Generation, live_recovery::Recover, nproc::cores,
+    failure_detector::FailureDetector,
+    generation::Generation,
+    live_recovery::Recover,
+    nproc::cores,
+    outcome::{ExitReason, Failure, Outcome},
 };
-use crate::process::exit::LAUNCHED;
+use crate::process::{
+    auto_batch,
+    exit::{BATCH_TOO_LARGE, LAUNCHED},
+};
 use collective::{SECRET, Secret};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -14,12 +21,17 @@ pub const WHY: &str = "BURN_DDP_WHY";
 /// Number of threads of a rank, for OpenMP (PyTorch, NumPy) and rayon (Burn).
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
+/// Maximum number of restarts with half the batch. Only a program that ignores the divisor needs more.
+const MAX_HALVINGS: u32 = 16;
+
 /// One start of all ranks, from this machine's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Number of restarts of all ranks so far.
     pub restarts: usize,
     pub max_restarts: usize,
+    /// Number of restarts with half the batch, which are not limited by `max_restarts`.
+    pub halvings: u32,
     pub recover: Recover,
     /// Index of this machine.
     pub node: usize,
@@ -36,9 +48,28 @@ impl Round {
     pub fn detector(&self) -> FailureDetector {
         let replacements = match self.recover {
             Recover::Restart => 0,
-            Recover::Live => self.max_restarts.saturating_sub(self.restarts),
+            Recover::Live => self.max_restarts.saturating_sub(self.failures()),
         };
         FailureDetector::new(self.world_size(), replacements)
+    }
+
+    /// Number of restarts and replacements after failures, which `max_restarts` limits.
+    pub fn failures(&self) -> usize {
+        self.restarts + self.generation.number - self.halvings as usize
+    }
+
+    /// Whether another round with half the batch follows this one.
+    pub fn halves_batch(&self, ending: &Outcome) -> bool {
+        let too_large = ExitReason::Exited(BATCH_TOO_LARGE.into());
+        self.halvings < MAX_HALVINGS
+            && matches!(ending, Outcome::Failed(Failure { how, .. }) if *how == too_large)
+    }
+
+    /// Counts the restart after this round.
+    pub fn restart(&mut self, ending: &Outcome) {
+        self.halvings += u32::from(self.halves_batch(ending));
+        self.restarts += 1 + self.generation.number;
+        self.generation.number = 0;
     }
 
     /// Ranks on this machine.
@@ -88,9 +119,34 @@ impl Round {
             // Ranks of an earlier round are refused.
             .env(SECRET, secret.derive(&format!("round {}", self.restarts)).expose())
             .env(LAUNCHED, "1");
+        if self.halvings > 0 {
+            command.env(auto_batch::DIVISOR, (1_u32 << self.halvings).to_string());
+        }
         let threads = (cores() / local.max(1)).max(1).to_string();
         for name in THREADS.iter().filter(|name| std::env::var_os(name).is_none()) {
             command.env(name, &threads);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_with_half_the_batch_are_counted_apart() {
+        let exited = |code| Outcome::failure(1, ExitReason::Exited(code));
+        let counts = |round: &Round| (round.restarts, round.failures(), round.halvings);
+        let mut round = Round { max_restarts: 1, ..Round::default() };
+        round.restart(&exited(BATCH_TOO_LARGE.into()));
+        assert_eq!(counts(&round), (1, 0, 1));
+        round.generation.number = 2;
+        assert_eq!(counts(&round), (1, 2, 1));
+        round.restart(&exited(1));
+        assert_eq!(counts(&round), (4, 3, 1));
+        for _ in 0..20 {
+            round.restart(&exited(BATCH_TOO_LARGE.into()));
+        }
+        assert_eq!(counts(&round), (24, 8, MAX_HALVINGS));
     }
 }

@@ -112,8 +112,7 @@ impl Ranks {
     /// # Errors
     /// Those of [`Ranks::start`].
     pub fn replace(&mut self, job: &Job, round: &Round, failures: Vec<Failure>) -> Result<()> {
-        let number = round.restarts + round.generation.number;
-        let consequence = format!("replacing it, restart {number} of {}", round.max_restarts);
+        let consequence = format!("replacing it, restart {} of {}", round.failures(), round.max_restarts);
         for failure in failures {
             let rank = failure.rank;
             Outcome::Failed(failure).report(&consequence);

@@ -25,18 +25,20 @@ pub fn run(job: &Job, signals: &Signals) -> Result<ExitCode> {
 
 /// Reports an outcome. Returns the exit code if the job is over, or `None` if another round follows.
 fn conclude(ending: &Outcome, round: &mut Round) -> Option<ExitCode> {
-    let Round { restarts, max_restarts, generation, .. } = round;
-    *restarts += generation.number;
-    let over = match ending {
-        Outcome::Done | Outcome::Stopped { .. } => true,
-        Outcome::Failed(_) | Outcome::Lost { .. } => restarts >= max_restarts,
+    let (restarts, max_restarts) = (round.failures(), round.max_restarts);
+    let how = match ending {
+        _ if round.halves_batch(ending) => "with half the batch".into(),
+        Outcome::Failed(_) | Outcome::Lost { .. } if restarts < max_restarts => {
+            format!("restart {} of {max_restarts}", restarts + 1)
+        }
+        _ => {
+            let spent =
+                if max_restarts > 0 { format!(" after {restarts} restart(s)") } else { String::new() };
+            return Some(ending.report(&format!("the job was stopped{spent}")));
+        }
     };
-    if over {
-        let spent = if *max_restarts > 0 { format!(" after {restarts} restart(s)") } else { String::new() };
-        return Some(ending.report(&format!("the job was stopped{spent}")));
-    }
-    *restarts += 1;
-    ending.report(&format!("restarting all ranks, restart {restarts} of {max_restarts}"));
+    round.restart(ending);
+    ending.report(&format!("restarting all ranks, {how}"));
     None
 }
 

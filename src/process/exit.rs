@@ -13,6 +13,8 @@ use std::{
 pub const FAILED: u8 = 1;
 /// Exit code of a rank that failed because of another rank: `EX_TEMPFAIL` of sysexits.h.
 pub const OTHER_RANK_FAILED: u8 = 75;
+/// Exit code of a rank that is to be started again with half the batch: the first one after those of sysexits.h.
+pub const BATCH_TOO_LARGE: u8 = 79;
 
 /// Exit code of a clean exit after a stop signal: 128 + signal, as in a shell.
 pub fn signal_code(signal: u8) -> u8 {

@@ -1,6 +1,7 @@
 //! Process utilities: console output, stop signals, exit codes, time and atomic file writes.
 
 pub mod atomic_file;
+pub mod auto_batch;
 pub mod console;
 pub mod exit;
 pub mod stop;

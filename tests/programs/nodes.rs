@@ -55,6 +55,23 @@ fn a_failure_on_one_node_restarts_all_nodes_together() {
 }
 
 #[test]
+fn a_batch_that_does_not_fit_is_halved_on_all_nodes() {
+    let port = free_port();
+    // The exit code of a rank without memory: of rank 1 in the first round, and of rank 2 in the second.
+    let script = "case \"$RANK $BURN_DDP_BATCH_DIVISOR\" in '1 ' | '2 2') exit 79;; *' ' | *' 2') exec sleep 300;; esac
+         echo $BURN_DDP_BATCH_DIVISOR $TORCHELASTIC_RESTART_COUNT";
+    let nodes: Vec<Child> = [0, 1].map(|n| node("2", n, port, "", script)).into();
+    for outcome in nodes.into_iter().map(|node| finish(node).succeeded()) {
+        assert!(sorted(&outcome).iter().all(|line| line.ends_with("] 4 2")), "{outcome:#?}");
+        assert_eq!(
+            outcome.stderr.matches("restarting all ranks, with half the batch").count(),
+            2,
+            "{outcome:#?}"
+        );
+    }
+}
+
+#[test]
 fn all_nodes_end_with_the_first_failures_code_or_the_signal() {
     let port = free_port();
     let script = "[ $RANK = 1 ] && exit 6; exec sleep 300";

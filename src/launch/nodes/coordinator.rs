@@ -146,7 +146,7 @@ impl Coordinator {
             }
             let restarts = self.round.restarts;
             match &decision {
-                Decision::End(_) => self.round.restarts += 1 + self.round.generation.number,
+                Decision::End(ending) => self.round.restart(ending),
                 Decision::Replace { generation, .. } => self.round.generation = *generation,
                 Decision::Kill { .. } => {}
             }
