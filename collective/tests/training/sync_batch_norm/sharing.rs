@@ -114,7 +114,7 @@ fn one_collective_forward_and_one_backward_even_with_checkpointing() {
         for rank in 0..2 {
             let text = fs::read(folder.path().join(format!("flight-rank{rank}.json"))).expect("a record");
             let record: FlightRecord = serde_json::from_slice(&text).expect("a record");
-            let calls: Vec<&str> = record.calls.iter().map(|call| call.call.operation.as_str()).collect();
+            let calls: Vec<&str> = record.calls.iter().map(|call| &*call.call.operation).collect();
             assert_eq!(calls[..5], ["all_gather", "all_gather", "all_reduce", "all_reduce", "barrier"]);
         }
         grads
