@@ -1,6 +1,6 @@
 //! Collectives and point-to-point messages on slices of numbers.
 
-use super::{ProcessGroup, flight_recorder::Endpoints};
+use super::ProcessGroup;
 use crate::{CallSpec, Communicator, DType, Element, Error, ReduceOp, Result, communicator::Call};
 use bytemuck::{cast_slice, cast_slice_mut};
 
@@ -34,7 +34,7 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if the length is not a multiple of the world size; those of
     /// [`ProcessGroup::all_reduce`].
     pub fn reduce_scatter<'a, T: Element>(&self, buffer: &'a mut [T], op: ReduceOp) -> Result<&'a mut [T]> {
-        let (rank, size) = (self.rank(), self.world_size());
+        let size = self.world_size();
         if !buffer.len().is_multiple_of(size) {
             return Err(Error::Invalid(format!(
                 "reduce_scatter of {} elements over {size} ranks: the parts would not be equal; pad the buffer",
@@ -43,8 +43,8 @@ impl ProcessGroup {
         }
         let spec = CallSpec::new("reduce_scatter", T::DTYPE, buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.reduce_scatter(call, cast_slice_mut(buffer)))?;
-        let part = buffer.len() / size;
-        Ok(&mut buffer[rank * part..(rank + 1) * part])
+        let part = self.world().part(buffer.len());
+        Ok(&mut buffer[part])
     }
 
     /// Copies the buffer of rank `root` into the buffers of all ranks.
@@ -143,9 +143,9 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if `to` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
-        let to = self.peer("send to", to)?;
-        let (spec, ends) = (CallSpec::new("send_recv", T::DTYPE, data.len()), (self.rank(), to));
-        self.run_between(spec, Some(ends), |comm, call| comm.send(call, to, cast_slice(data)))
+        let (from, to) = (self.rank(), self.peer("send to", to)?);
+        let spec = CallSpec::new("send_recv", T::DTYPE, data.len()).root(from);
+        self.run_between(spec, Some([from, to]), |comm, call| comm.send(call, to, cast_slice(data)))
     }
 
     /// Receives a message of rank `from` into `data`, which must be of the same length.
@@ -153,21 +153,23 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if `from` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
-        let from = self.peer("receive from", from)?;
-        let (spec, ends) = (CallSpec::new("send_recv", T::DTYPE, data.len()), (from, self.rank()));
-        self.run_between(spec, Some(ends), |comm, call| comm.recv(call, from, cast_slice_mut(data)))
+        let (from, to) = (self.peer("receive from", from)?, self.rank());
+        let spec = CallSpec::new("send_recv", T::DTYPE, data.len()).root(from);
+        self.run_between(spec, Some([from, to]), |comm, call| comm.recv(call, from, cast_slice_mut(data)))
     }
 
     fn run(&self, spec: CallSpec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>) -> Result<()> {
         self.run_between(spec, None, act)
     }
 
+    /// Makes a collective call, or passes a message between two ranks of the group.
     fn run_between(
         &self,
         spec: CallSpec,
-        endpoints: Option<Endpoints>,
+        ranks: Option<[usize; 2]>,
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>,
     ) -> Result<()> {
+        let endpoints = ranks.map(|ranks| ranks.map(|rank| self.members()[rank]).into());
         self.with_permit(|group| group.shared.run(spec, endpoints, act))
     }
 

@@ -38,10 +38,8 @@ impl RendezvousConfig {
     /// # Errors
     /// [`Error::Invalid`] if a value is missing or not valid; those of MPI.
     pub fn new(method: Option<&InitMethod>, options: &Options) -> Result<Self> {
-        let mpi = match method {
-            Some(InitMethod::Mpi) => Some(mpi::world()?),
-            Some(InitMethod::Env | InitMethod::Tcp(_) | InitMethod::File(_)) | None => None,
-        };
+        let by_mpi = matches!(method, Some(InitMethod::Mpi));
+        let mpi = by_mpi.then(mpi::world).transpose()?;
         let name = &method.map_or_else(|| "init_with_store".into(), InitMethod::to_string);
         let rank = match options.rank.or(mpi.map(|mpi| mpi.rank)) {
             Some(rank) => rank,
@@ -60,7 +58,7 @@ impl RendezvousConfig {
                 world - 1
             )));
         }
-        if mpi.is_some() || options.transport == Transport::Mpi {
+        if by_mpi || options.transport == Transport::Mpi {
             let mpi = mpi::world()?;
             if (mpi.rank, mpi.size) != (rank, world) {
                 return Err(Error::Invalid(format!(

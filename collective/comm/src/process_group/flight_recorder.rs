@@ -19,7 +19,7 @@ const KEPT: usize = 256;
 const INQUIRY_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_INQUIRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Sender and receiver of a message, as ranks of the group.
+/// World ranks of a message's sender and receiver.
 pub(super) type Endpoints = (usize, usize);
 
 #[derive(Debug)]

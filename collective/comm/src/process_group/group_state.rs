@@ -109,21 +109,21 @@ impl GroupState {
         self.seq.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Counts a new message from rank `from` to rank `to` and returns its number.
-    pub fn next_message(&self, from: usize, to: usize) -> u64 {
+    /// Counts a new message and returns its number.
+    pub fn next_message(&self, endpoints: Endpoints) -> u64 {
         let mut messages = lock(&self.messages);
-        let seq = messages.entry((from, to)).or_default();
+        let seq = messages.entry(endpoints).or_default();
         *seq += 1;
         *seq
     }
 
     /// Describes a call that has waited for `waited`, for the control plane.
     pub fn stall(&self, call: &Call, message: Option<Endpoints>, waited: Duration, expired: bool) -> Stall {
+        let own = self.members[self.world.rank];
         let members = match message {
-            Some((from, to)) => vec![self.members[if from == self.world.rank { to } else { from }]],
+            Some((from, to)) => vec![if from == own { to } else { from }],
             None => self.members.clone(),
         };
-        let message = message.map(|(from, to)| (self.members[from], self.members[to]));
         Stall {
             group: self.group,
             members,
@@ -224,9 +224,7 @@ impl Drop for Waiting {
 }
 
 impl GroupProbe for GroupState {
-    fn place(&self, seq: u64, message: Option<(usize, usize)>) -> Place {
-        let rank = |member| self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX);
-        let message = message.map(|(from, to)| (rank(from), rank(to)));
+    fn place(&self, seq: u64, message: Option<Endpoints>) -> Place {
         let (waits, family) = self.family.position();
         let last = match message {
             Some(ends) => lock(&self.messages).get(&ends).copied().unwrap_or(0),

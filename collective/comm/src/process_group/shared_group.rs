@@ -81,9 +81,9 @@ impl SharedGroup {
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
         self.alive()?;
-        let (spec, seq) = match endpoints {
-            None => (spec, self.state.next_seq()),
-            Some((from, to)) => (spec.root(from), self.state.next_message(from, to)),
+        let seq = match endpoints {
+            None => self.state.next_seq(),
+            Some(endpoints) => self.state.next_message(endpoints),
         };
         let call = &spec.numbered(seq, self.state.options.timeout);
         let (group, count) = (self.state.group, call.count);

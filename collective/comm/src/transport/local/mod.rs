@@ -81,7 +81,7 @@ impl LocalRank {
 
     /// Makes every waiting rank check for failures.
     fn wake_all(&self) {
-        self.region.header().gates.iter().for_each(|gate| gate.0.wake());
+        self.region.header().gates.iter().for_each(Word::wake);
         self.region.slots().flat_map(|slot| [&slot.outbox.posted, &slot.outbox.taken]).for_each(Word::wake);
     }
 }

@@ -28,15 +28,11 @@ pub const MAX_WORLD: usize = 1024;
 const PAGE: usize = 4096;
 const _: () = assert!(size_of::<Header>() <= PAGE);
 
-/// A split barrier: a rank arrives, continues, and waits for the others later.
+/// The gates of a group: split barriers, at which a rank arrives, continues, and waits for the others later. Every rank
+/// passes the same gates in the same order.
 ///
-/// The word counts the arrivals of all ranks since the beginning. No rank arrives again at a gate that has
-/// not opened, so that `n × world` arrivals mean that all ranks have arrived n times.
-#[repr(C, align(128))]
-#[derive(Debug)]
-pub struct Gate(pub Word);
-
-/// The gates of a group. Every rank passes the same gates in the same order.
+/// A gate's word counts the arrivals of all ranks since the beginning. No rank arrives again at a gate that has not opened,
+/// so that `n × world` arrivals mean that all ranks have arrived n times.
 #[derive(Clone, Copy, Debug)]
 pub enum GateId {
     /// The beginning of every call.
@@ -67,7 +63,7 @@ pub struct Header {
     pub identity: [AtomicU64; 4],
     /// The first failure, as [`super::Failure`] encodes it; 0 if there is none.
     pub failed: AtomicU64,
-    pub gates: [Gate; GateId::COUNT],
+    pub gates: [Word; GateId::COUNT],
 }
 
 /// State of one rank. Only that rank writes here, except for [`Outbox::taken`].
@@ -158,7 +154,7 @@ impl Region {
         self.memory.header()
     }
 
-    pub fn gate(&self, id: GateId) -> &Gate {
+    pub fn gate(&self, id: GateId) -> &Word {
         &self.header().gates[id.index()]
     }
 

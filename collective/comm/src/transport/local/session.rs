@@ -83,7 +83,7 @@ impl<'a> Session<'a> {
         *arrivals = arrivals.wrapping_add(1);
         let target = arrivals.wrapping_mul(member.region.world() as u32);
         self.state.steps = self.state.steps.wrapping_add(1);
-        let word = &member.region.gate(gate).0;
+        let word = member.region.gate(gate);
         member.region.slot(member.rank).core.store(this_core(), Relaxed);
         let opened = word.increment() == target;
         // After the arrival, so that a rank whose steps are up to date has arrived.
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
         let region = &self.member.region;
         let late =
             |rank: &usize| region.slot(*rank).steps.load(Acquire).wrapping_sub(ticket.step) > u32::MAX / 2;
-        self.wait_for(&region.gate(ticket.gate).0, ticket.target, &late)
+        self.wait_for(region.gate(ticket.gate), ticket.target, &late)
     }
 
     /// Waits until `word` has reached `target`. `late` tells which ranks are waited for.

@@ -43,7 +43,7 @@ pub fn this_core() -> u32 {
 }
 
 /// A word in shared memory that ranks sleep on. Its value only ever grows (and wraps around).
-#[repr(C)]
+#[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Word {
     value: AtomicU32,

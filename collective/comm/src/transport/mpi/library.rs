@@ -1,6 +1,6 @@
 //! The MPI library of this process, initialised once with full thread support and finalised at a clean exit.
 
-use crate::{Error, Result};
+use crate::{Error, Result, World};
 use mpi::{Threading, ffi};
 use std::{
     ffi::{c_char, c_int},
@@ -16,8 +16,7 @@ static ABANDONED: AtomicBool = AtomicBool::new(false);
 /// State of MPI in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Library {
-    pub rank: usize,
-    pub size: usize,
+    pub world: World,
     /// Name of this machine according to MPI.
     pub host: String,
 }
@@ -79,8 +78,7 @@ fn start() -> Result<Library> {
         check("ask MPI for the world size", ffi::MPI_Comm_size(world, &mut size))?;
     }
     Ok(Library {
-        rank: rank as usize,
-        size: size as usize,
+        world: World { rank: rank as usize, size: size as usize },
         host: mpi::environment::processor_name().unwrap_or_default(),
     })
 }

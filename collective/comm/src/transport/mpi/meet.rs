@@ -21,8 +21,7 @@ const WORDS: usize = 512;
 /// # Errors
 /// Those of [`Library::get`].
 pub(crate) fn world() -> Result<World> {
-    let library = Library::get()?;
-    Ok(World { rank: library.rank, size: library.size })
+    Ok(Library::get()?.world)
 }
 
 /// Address for rank 0 to listen on, as `host:port`: loopback if all ranks are on its machine.
