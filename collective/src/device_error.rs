@@ -51,10 +51,15 @@ pub fn cause(error: &(impl Display + Debug)) -> String {
     let cause = compiler.or(causes.last()).map_or(text.as_str(), |cause| cause);
     let cause = if cause.ends_with(NOT_ALLOCATED) { NO_MEMORY } else { cause };
     let advice = match cause.starts_with(NO_MEMORY) {
-        true => "; use a smaller batch, or end other programs on the device",
+        true => "; use a smaller batch, let --auto-batch choose it, or end other programs on the device",
         false => "",
     };
     format!("{cause}{advice}")
+}
+
+/// Whether a device of this process ran out of memory.
+pub fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error.cause(), Error::Device { reason, .. } if reason.contains(NO_MEMORY))
 }
 
 /// Whether a line of CubeCL's report begins its backtrace, or the source of a kernel that does not compile.

@@ -8,10 +8,13 @@ use super::{
     gradients::GradientArgs,
     learning_rate::{Epochs, FindLrArgs, RateArgs},
 };
-use crate::context::{
-    ContextArgs,
-    short_help::shown_in_short_help,
-    values::{positive, probability, rate, whole},
+use crate::{
+    context::{
+        ContextArgs,
+        short_help::shown_in_short_help,
+        values::{positive, probability, rate, whole},
+    },
+    process::auto_batch,
 };
 use anyhow::{Result, bail};
 use clap::{
@@ -98,8 +101,15 @@ pub struct TrainerArgs {
     #[arg(long, default_value = "1", value_name = "N", help_heading = "Training")]
     pub epochs: Epochs,
     /// Samples per rank and step; in dp mode, samples per step over all devices
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = positive, help_heading = "Training")]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = batch_size, help_heading = "Training")]
     pub batch_size: usize,
+    /// Halve --batch-size and double --grad-accum-steps while device memory does not suffice
+    ///
+    /// All ranks start again, from the last checkpoint of --run-dir if there is one. The global batch stays the same,
+    /// but BatchNorm computes its statistics over the smaller batches. Evaluation uses them, too.
+    #[arg(long, help_heading = "Training")]
+    #[serde(skip)]
+    pub auto_batch: bool,
     /// Learning rate of one rank
     #[arg(long, default_value_t = 0.05, value_name = "RATE", value_parser = rate, help_heading = "Training")]
     pub lr: f64,
@@ -185,6 +195,15 @@ pub struct TrainerArgs {
 /// Serialises `--no-shuffle` as `shuffle`.
 fn negated<S: Serializer>(flag: &bool, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bool(!flag)
+}
+
+/// Parser of `--batch-size`, divided for `--auto-batch`.
+fn batch_size(text: &str) -> Result<usize, String> {
+    let (size, divisor) = (positive(text)?, auto_batch::divisor()?);
+    if !size.is_multiple_of(divisor) {
+        return Err(format!("{size} cannot be divided by {}={divisor}", auto_batch::DIVISOR));
+    }
+    Ok(size / divisor)
 }
 
 /// Parser of `--scale-lr`.

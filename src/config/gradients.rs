@@ -1,6 +1,9 @@
 //! Flags for gradient accumulation, clipping and synchronisation.
 
-use crate::context::values::{bounded, positive, probability, up_to};
+use crate::{
+    context::values::{bounded, positive, probability, up_to},
+    process::auto_batch,
+};
 use clap::Args;
 use collective::{
     gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
@@ -14,7 +17,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 #[command(next_help_heading = "Gradients")]
 pub struct GradientArgs {
     /// Batches per optimizer step; only the last one synchronises
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(1_000_000))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = accum_steps)]
     pub grad_accum_steps: usize,
     /// Maximum norm of the averaged gradients
     #[arg(long, value_name = "NORM", value_parser = above_zero)]
@@ -137,6 +140,11 @@ impl Serialize for Compression {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
+}
+
+/// Parser of `--grad-accum-steps`, multiplied for `--auto-batch`.
+fn accum_steps(text: &str) -> Result<usize, String> {
+    Ok(up_to(1_000_000)(text)? * auto_batch::divisor()?)
 }
 
 fn above_zero(text: &str) -> Result<f64, String> {

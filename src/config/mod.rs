@@ -118,6 +118,10 @@ impl Config {
         let mut flags: Vec<(&str, Value)> =
             vec![("threads", self.threads.into()), ("mode", mode.into()), ("device", device.into())];
         flags.extend(nproc_per_node.map(|ranks| ("nproc-per-node", ranks)));
+        if self.args.auto_batch {
+            let steps = self.args.gradients.grad_accum_steps;
+            flags.extend([("batch-size", self.args.batch_size.into()), ("grad-accum-steps", steps.into())]);
+        }
         if let Some(Replicas { devices, output }) = &self.replicas {
             let devices: Vec<String> = devices.iter().map(|id| id.to_string()).collect();
             flags.extend([("device-ids", devices.into()), ("output-device", output.to_string().into())]);

@@ -10,7 +10,7 @@ use super::{
 use crate::device::kernel_cache;
 use crate::{
     device::{LocalDevice, faults, gpus},
-    launch::{Variable, claim, ranks_with},
+    launch::{Variable, claim, ranks_with, restart_after},
     process::{exit, stop},
 };
 use anyhow::Result;
@@ -94,11 +94,16 @@ pub(crate) fn start(args: &ContextArgs, program: impl FnMut(&Context) -> Result<
     let launched = args.world.environment()?;
     match Plan::decide(args, launched, gpus(args.device))? {
         Plan::Launch { ranks, why } => ranks_with(ranks, &why, variables),
-        Plan::Train(role) => faults::run(&role.device.to_string(), || {
-            claim(launched.is_none())?;
-            stop::watch()?;
-            run_generations(args, &role, program)
-        }),
+        Plan::Train(role) => {
+            let ended = faults::run(&role.device.to_string(), || {
+                claim(launched.is_none())?;
+                stop::watch()?;
+                run_generations(args, &role, program)
+            });
+            // This crate's launcher starts the ranks again itself.
+            let is_alone = role.environment.world_size == 1 && env::var_os(exit::LAUNCHED).is_none();
+            ended.map_err(|error| if is_alone { restart_after(error) } else { error })
+        }
     }
 }
 

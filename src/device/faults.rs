@@ -9,6 +9,7 @@
 //! additions for an input, and memory as written after any launch that writes a part of it. Such a failure is therefore
 //! an error wherever it is logged, except while CubeCL measures kernels, which leaves the failing one out.
 
+use crate::process::auto_batch::BatchTooLarge;
 use anyhow::Result;
 use collective::{
     Error,
@@ -194,8 +195,10 @@ pub fn run<T>(device: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         Err(Error::Device { device: device.into(), reason: cause_of_panic(report) }.into())
     });
     // The cause of dropped work explains more than its consequences.
-    health::check()?;
-    result
+    match result {
+        Err(error) if error.is::<BatchTooLarge>() => Err(error),
+        result => health::check().map_err(Into::into).and(result),
+    }
 }
 
 fn is_report(text: &str) -> bool {

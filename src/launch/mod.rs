@@ -45,9 +45,17 @@ pub use nproc::cores;
 pub(crate) use once::claim;
 pub use output::Output;
 
-use anyhow::{Context, Result};
+use crate::process::{
+    auto_batch::{self, halves_batch},
+    console::eprint_line,
+};
+use anyhow::{Context, Error, Result};
 use signals::Signals;
-use std::process::ExitCode;
+use std::{
+    env,
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+};
 
 /// Runs a job on this machine, or this machine's part of it, and waits until it ends.
 ///
@@ -78,9 +86,29 @@ pub(crate) fn ranks_with(count: usize, why: &str, mut variables: Vec<Variable>) 
     check_limit(count)?;
     once::refuse_in_tests(count)?;
     once::claim(false)?;
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let program = env::current_exe().context("cannot find this program's own file")?;
     variables.push((WHY, why.into()));
-    run(&Job { variables, ..Job::new(program, std::env::args_os().skip(1).collect(), count) })
+    run(&Job { variables, ..Job::new(program, env::args_os().skip(1).collect(), count) })
+}
+
+/// Starts this program again in this process, with half the batch, if `error` asks for that.
+///
+/// Returns the error if it does not, or if the program cannot be started.
+pub(crate) fn restart_after(error: Error) -> Error {
+    if !halves_batch(&error) || once::refuse_in_tests(1).is_err() {
+        return error;
+    }
+    eprint_line(&format!("starting again with half the batch: {error:#}"));
+    let start = || -> Result<()> {
+        let divisor = 2 * auto_batch::divisor().map_err(Error::msg)?;
+        let mut command = Command::new(env::current_exe()?);
+        command.args(env::args_os().skip(1)).env(auto_batch::DIVISOR, divisor.to_string());
+        Err(command.exec().into())
+    };
+    match start() {
+        Ok(()) => error,
+        Err(why) => error.context(format!("cannot start this program again: {why:#}")),
+    }
 }
 
 /// Runs `f` as every rank of a world of `count` processes, as `torch.multiprocessing.spawn` does.

@@ -1,6 +1,6 @@
 //! Exit codes and error reporting.
 
-use crate::process::{console::eprint_line, stop};
+use crate::process::{auto_batch::halves_batch, console::eprint_line, stop};
 use collective::{Error, health};
 use std::{
     process::ExitCode,
@@ -67,7 +67,11 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     }
     let who = own_rank().map(|rank| format!("rank {rank}: ")).unwrap_or_default();
     eprint_line(&format!("error: {who}{error:#}"));
-    ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
+    ExitCode::from(match consequence {
+        true => OTHER_RANK_FAILED,
+        false if halves_batch(&error) => BATCH_TOO_LARGE,
+        false => FAILED,
+    })
 }
 
 /// Whether an error of rank `own` is only a consequence of another rank's failure.

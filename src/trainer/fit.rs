@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     config::{Config, TrainerArgs},
-    device::gigabytes,
-    process::stop,
+    device::{faults, gigabytes},
+    process::{auto_batch, stop},
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
 };
 use anyhow::{Context as _, Result, bail};
@@ -40,13 +40,24 @@ impl<M: StepModel> Trainer<'_, M> {
     ///
     /// # Errors
     /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
-    /// data loader or another rank fails, or the loss is not finite.
+    /// data loader or another rank fails, or the loss is not finite. With `--auto-batch`, the error of a device without
+    /// memory makes [`launch`](crate::launch()) start all ranks again with half the batch.
     pub fn fit(
         self,
         model: M,
         optimizer: impl Into<ModuleOptimizer>,
         loaders: Loaders<M>,
     ) -> Result<Trained<M>> {
+        let args = self.args;
+        let device = self.context.local_device().to_string();
+        let trained = faults::run(&device, || self.train(model, optimizer.into(), loaders));
+        trained.map_err(|error| match args.auto_batch {
+            true => auto_batch::explain(error, args.batch_size, args.gradients.grad_accum_steps),
+            false => error,
+        })
+    }
+
+    fn train(self, model: M, optimizer: ModuleOptimizer, loaders: Loaders<M>) -> Result<Trained<M>> {
         let Trainer { context, args, mut program, data_digest, callbacks, metrics, .. } = self;
         let Trainer { parallel_step, scheduler, lr_groups, head, finished, .. } = self;
         let (scratch, short) = ScratchFolder::for_run(args).unzip();
@@ -99,7 +110,7 @@ impl<M: StepModel> Trainer<'_, M> {
         let strategy = parallel_step.unwrap_or(train_step)(context, devices, &loaders)?;
         if let Some(range) = args.find_lr.find_lr {
             let untrained = Trained::without_training(model.valid());
-            let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, &config));
+            let learner = Learner::new(model, optimizer, find_lr::schedule(range, &config));
             return find_lr::run(context, &config, &loaders, strategy, learner).map(|()| untrained);
         }
         let (lr, steps) = (LrControl::default(), loaders.train.steps());
@@ -175,7 +186,7 @@ impl<M: StepModel> Trainer<'_, M> {
             .fold(ModuleLrScheduler::new(schedule.clone()), |schedules, (group, factor)| {
                 schedules.with_group(group, schedule.scaled(factor))
             });
-        let learner = Learner::new(model, optimizer.into(), schedules);
+        let learner = Learner::new(model, optimizer, schedules);
         let result = strategy::run(strategy, &loaders, learner, resumed.epochs, |training| {
             let training = metrics.into_iter().fold(training, |training, add| add(training));
             let renderer = style.renderer(training.interrupter());

@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, TrainerArgs},
     context::Context,
-    process::console::Console,
+    process::{auto_batch, console::Console},
     run::{
         checkpoint::ResumePoint,
         weights::{self, Loaded},
@@ -103,6 +103,10 @@ impl Resumed {
     /// # Errors
     /// If the checkpoint is damaged or was written with other settings.
     pub fn find(config: &mut Config, group: &ProcessGroup, console: Console) -> Result<Self> {
+        if auto_batch::divisor().is_ok_and(|divisor| divisor > 1) && config.args.run_dir.is_some() {
+            // The run that starts again with a smaller batch has used the folder.
+            config.args.checkpoints.resume.get_or_insert(None);
+        }
         let mut found = group.on_rank_zero(|| ResumePoint::find(config, console)).transpose()?.flatten();
         let stored = found.as_mut().and_then(|found| found.snapshot.take());
         let snapshot = Snapshot::share(stored, group)?;

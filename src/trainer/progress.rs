@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, ProgramSettings, TrainerArgs, args::ProgressArg},
-    process::{console::Console, lock},
+    process::{auto_batch, console::Console, lock},
     run::EvaluatedSet,
 };
 use burn::train::{
@@ -151,7 +151,15 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
     let accumulated =
         if accumulate > 1 { format!(" x {accumulate} batches per step") } else { String::new() };
     let global = batch_size * world_size * accumulate;
-    console.print(&format!("batch     {batch_size} per rank{accumulated}, {global} global"));
+    let halved = match auto_batch::divisor() {
+        Ok(divisor @ 2..) => format!(
+            "; --batch-size {} --grad-accum-steps {} did not fit into device memory",
+            batch_size * divisor,
+            accumulate / divisor
+        ),
+        Ok(_) | Err(_) => String::new(),
+    };
+    console.print(&format!("batch     {batch_size} per rank{accumulated}, {global} global{halved}"));
     let scaled = lr * lr_factor;
     let warmup = match args.rate.warmup_epochs {
         0.0 => String::new(),

@@ -2,6 +2,7 @@
 //! `tests/cuda_stand_in`, DDP by the stand-in for NCCL. Losses are compared with the CPU's and PyTorch's.
 #![cfg(all(feature = "cuda", target_os = "linux", target_arch = "x86_64"))]
 
+mod auto_batch;
 #[path = "../common/mod.rs"]
 mod common;
 mod counts;
