@@ -196,6 +196,14 @@ impl Ranks {
         Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log })
     }
 
+    /// Waits at most this time, or until a second stop signal, for all ranks to end.
+    pub fn wait(&mut self, limit: Duration, signals: &Signals) {
+        let until = Instant::now() + limit;
+        while !self.all_ended() && Instant::now() < until && !signals.insisted() {
+            thread::sleep(PAUSE);
+        }
+    }
+
     /// Sends `signal` to the remaining ranks and kills them after `grace`, or at a second stop signal.
     pub fn stop(mut self, signal: i32, grace: Duration, signals: &Signals) {
         for rank in &mut self.ranks {
@@ -203,10 +211,7 @@ impl Ranks {
                 rank.process.signal(signal);
             }
         }
-        let until = Instant::now() + grace;
-        while !self.all_ended() && Instant::now() < until && !signals.insisted() {
-            thread::sleep(PAUSE);
-        }
+        self.wait(grace, signals);
         let late: Vec<String> = (self.ranks.iter_mut())
             .filter_map(|rank| rank.process.poll().is_none().then(|| rank.rank.to_string()))
             .collect();

@@ -19,6 +19,9 @@ use std::{
 /// How long a rank may stay stopped (SIGSTOP) while others need it.
 const STOPPED: Duration = Duration::from_secs(75);
 
+/// Time after a failure in which other ranks report errors of their own, such as a mismatch of collectives.
+const OWN_ERRORS: Duration = Duration::from_millis(100);
+
 /// Runs one round on this machine, together with the other machines if there is an `agent`.
 ///
 /// `round` counts the generations.
@@ -68,7 +71,10 @@ pub fn run(
     match ending {
         Outcome::Done => ranks.finish(),
         Outcome::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL, signals),
-        Outcome::Failed(_) | Outcome::Lost { .. } => ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals),
+        Outcome::Failed(_) | Outcome::Lost { .. } => {
+            ranks.wait(OWN_ERRORS, signals);
+            ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals);
+        }
     }
     Ok(ending)
 }

@@ -44,5 +44,6 @@ pub fn print_line(line: &str) {
 
 /// Prints a line to standard error, from any rank or the launcher.
 pub fn eprint_line(line: &str) {
-    let _ = writeln!(stderr(), "{line}");
+    // In one write, because other ranks may write to the same file.
+    let _ = stderr().write_all(format!("{line}\n").as_bytes());
 }
