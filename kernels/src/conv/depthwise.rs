@@ -37,7 +37,7 @@ struct Workspace {
 impl Depthwise {
     /// Validates shapes; `padding` is the zeros before and after, by axis.
     ///
-    /// `None` if the filters are no multiple of the channels, or for the reasons of [`Geometry::new`].
+    /// `None` if the filters are no multiple of the channels, or for the reasons of [`Shape::new`](super::Shape::new).
     pub fn new(
         images @ [batch, channels, height, width]: [usize; 4],
         weights: [usize; 4],
