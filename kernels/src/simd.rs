@@ -177,6 +177,23 @@ pub unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
     }
 }
 
+/// Copies every `stride`th value of `from`.
+///
+/// # Panics
+/// With strides 1 and 2, if `from` has too few values.
+#[inline(always)]
+pub fn copy_strided(from: &[f32], stride: usize, to: &mut [f32]) {
+    match (stride, to) {
+        (1, to) => to.copy_from_slice(&from[..to.len()]),
+        (2, [to @ .., last]) => {
+            let (pairs, rest) = from[..2 * to.len() + 1].as_chunks::<2>();
+            to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
+            *last = rest[0];
+        }
+        (_, to) => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, value)| *to = *value),
+    }
+}
+
 /// Values that start at a cache line, so that no vector crosses one.
 pub struct Aligned {
     values: Vec<f32>,

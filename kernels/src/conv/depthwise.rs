@@ -7,7 +7,7 @@
 use super::geometry::Geometry;
 use crate::{
     parallel::{self, values, write_parts},
-    simd::{load, multiversion, store},
+    simd::{copy_strided, load, multiversion, store},
 };
 use std::ops::Range;
 
@@ -118,7 +118,8 @@ impl Depthwise {
         self.planes(self.inputs(), |Workspace { divided, wide }, number, to| {
             divided.fill(0.0);
             let (image, channel) = (number / self.channels, number % self.channels);
-            for filter in (0..filters).filter(|filter| self.channel(*filter) == channel) {
+            let each = self.filters_of_a_channel();
+            for filter in channel * each..(channel + 1) * each {
                 self.widen(gradient, image * filters + filter, wide);
                 let weights = &weights[filter * starts.len()..];
                 for (remainder, divided) in divided.chunks_exact_mut(self.area()).enumerate() {
@@ -189,25 +190,20 @@ impl Depthwise {
             + (columns - 1) * self.one.dilation[1] / self.one.stride[1]
     }
 
-    /// The channel that a filter reads.
-    fn channel(&self, filter: usize) -> usize {
-        filter / (self.one.filters / self.channels)
+    fn filters_of_a_channel(&self) -> usize {
+        self.one.filters / self.channels
     }
 
     /// Index of the first value that a filter reads of an image.
     fn image(&self, image: usize, filter: usize) -> usize {
         let [height, width] = self.one.size;
-        (image * self.channels + self.channel(filter)) * height * width
+        (image * self.channels + filter / self.filters_of_a_channel()) * height * width
     }
 
     /// Copies the first plane of `image`.
     fn divide(&self, image: &[f32], divided: &mut [f32]) {
         self.lines(|at, to, count| {
-            let (from, to) = (&image[at..], &mut divided[to..][..count]);
-            match self.one.stride[1] {
-                1 => to.copy_from_slice(&from[..count]),
-                stride => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, value)| *to = *value),
-            }
+            copy_strided(&image[at..], self.one.stride[1], &mut divided[to..][..count])
         });
     }
 

@@ -1,7 +1,10 @@
 //! Parts of the output of a convolution, and their patches.
 
 use crate::conv::{geometry::Geometry, source::Whole};
-use crate::{product::Matrix, simd::multiversion};
+use crate::{
+    product::Matrix,
+    simd::{copy_strided, multiversion},
+};
 use std::ops::Range;
 
 /// Some rows of the output of one image, or all of some images.
@@ -86,19 +89,7 @@ multiversion!(
         // Positions outside the images.
         patches.fill(0.0);
         tile.runs(|at, from, count| {
-            let to = &mut patches[at..at + count];
-            match stride {
-                1 => to.copy_from_slice(&images[from..from + count]),
-                2 => {
-                    let (pairs, rest) = images[from..from + 2 * count - 1].as_chunks::<2>();
-                    to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
-                    to[count - 1] = rest[0];
-                }
-                _ => {
-                    let values = images[from..].iter().step_by(stride);
-                    to.iter_mut().zip(values).for_each(|(to, value)| *to = *value);
-                }
-            }
+            copy_strided(&images[from..], stride, &mut patches[at..at + count]);
         });
     }
 );
