@@ -8,7 +8,7 @@ use super::{
     outcome::{ExitReason, Failure, Outcome},
 };
 use crate::process::{
-    auto_batch,
+    auto_batch::{self, MAX_HALVINGS},
     exit::{BATCH_TOO_LARGE, LAUNCHED},
 };
 use collective::{SECRET, Secret};
@@ -20,9 +20,6 @@ pub const WHY: &str = "BURN_DDP_WHY";
 
 /// Number of threads of a rank, for OpenMP (PyTorch, NumPy) and rayon (Burn).
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
-
-/// Maximum number of restarts with half the batch. Only a program that ignores the divisor needs more.
-const MAX_HALVINGS: u32 = 16;
 
 /// One start of all ranks, from this machine's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,14 +11,19 @@ use std::env;
 /// Environment variable with the divisor of `--batch-size`, which is the factor of `--grad-accum-steps`.
 pub const DIVISOR: &str = "BURN_DDP_BATCH_DIVISOR";
 
+/// Maximum number of restarts with half the batch. Only a program that ignores the divisor needs more.
+pub const MAX_HALVINGS: u32 = 16;
+
 /// The divisor of this process; 1 without [`DIVISOR`].
 ///
 /// # Errors
-/// If the variable is not a number from 1.
+/// If the variable is not a number from 1 to 2 to the power of [`MAX_HALVINGS`].
 pub fn divisor() -> Result<usize, String> {
     let Ok(text) = env::var(DIVISOR) else { return Ok(1) };
-    let divisor = text.parse().ok().filter(|divisor| *divisor > 0);
-    divisor.ok_or_else(|| format!("environment variable {DIVISOR}={text}: expected a number from 1"))
+    let most = 1 << MAX_HALVINGS;
+    let divisor = text.parse().ok().filter(|divisor| (1..=most).contains(divisor));
+    divisor
+        .ok_or_else(|| format!("environment variable {DIVISOR}={text}: expected a number from 1 to {most}"))
 }
 
 /// Device memory does not suffice for a batch. The context of a device's error.

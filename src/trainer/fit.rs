@@ -49,12 +49,12 @@ impl<M: StepModel> Trainer<'_, M> {
         loaders: Loaders<M>,
     ) -> Result<Trained<M>> {
         let args = self.args;
+        if !args.auto_batch {
+            return self.train(model, optimizer.into(), loaders);
+        }
         let device = self.context.local_device().to_string();
         let trained = faults::run(&device, || self.train(model, optimizer.into(), loaders));
-        trained.map_err(|error| match args.auto_batch {
-            true => auto_batch::explain(error, args.batch_size, args.gradients.grad_accum_steps),
-            false => error,
-        })
+        trained.map_err(|error| auto_batch::explain(error, args.batch_size, args.gradients.grad_accum_steps))
     }
 
     fn train(self, model: M, optimizer: ModuleOptimizer, loaders: Loaders<M>) -> Result<Trained<M>> {
