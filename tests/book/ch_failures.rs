@@ -1,15 +1,15 @@
 //! The claims of the chapter "Clusters and failures".
 
 use crate::common::{
-    command, example, finish,
+    command, example, finish, free_port,
     launched::{signal, wait_until},
     program,
 };
-use std::{net::TcpListener, path::Path, process::Child};
+use std::{path::Path, process::Child};
 
 /// Starts three ranks without a launcher, of which rank 1 fails in step 20.
 fn start(fault: &str, flight: &Path) -> Vec<Child> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let port = free_port();
     let rank = |rank: usize| {
         let mut command =
             command(&example("failures"), &["--device", "cpu", "--timeout", "3", "--fault", fault]);

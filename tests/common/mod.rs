@@ -10,9 +10,11 @@ use serde_json::Value;
 use std::{
     fs,
     io::Read,
+    net::TcpListener,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU16, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -23,6 +25,15 @@ use tempfile::TempDir;
 /// A software graphics driver takes minutes for the kernels of a first step.
 pub const DEADLINE: Duration =
     Duration::from_secs(if cfg!(any(feature = "vulkan", feature = "wgpu")) { 1800 } else { 300 });
+
+/// A free port below those that the system assigns, so that no other program gets it before its use.
+pub fn free_port() -> u16 {
+    static DRAWN: AtomicU16 = AtomicU16::new(0);
+    // 100 ports for each process.
+    let first = 10_000 + (std::process::id() % 200) as u16 * 100;
+    let mut ports = (0..100).map(|_| first + DRAWN.fetch_add(1, Relaxed) % 100);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
+}
 
 /// Copies a run's folder, without its links.
 pub fn copy_folder(from: &Path, to: &Path) {

@@ -3,7 +3,7 @@
 //! The program itself, `burn-ddp launch`, torchrun and mpirun where they are installed, and emulated variables of
 //! others.
 
-use crate::common::{self, Run, command, finish, mnist, program};
+use crate::common::{self, Run, command, finish, free_port, mnist, program};
 use std::{
     path::{Path, PathBuf},
     process::Child,
@@ -61,8 +61,7 @@ fn burn_ddp_launch_trains_the_same() {
 
 #[test]
 fn launchers_of_two_nodes_train_the_same() {
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let port = free_port();
     let world = format!("launch --nnodes 2 --master-addr 127.0.0.1 --master-port {port} --node-rank");
     let world: Vec<&str> = world.split(' ').collect();
     let mut other = command(&program(), &world);

@@ -2,12 +2,11 @@
 //! parameters are bit-identical to those of an undisturbed run.
 
 use crate::common::{
-    Outcome, Run, command, example, finish,
+    Outcome, Run, command, example, finish, free_port,
     launched::{ranks, signal, steps, wait_until},
     mnist, processes_with, program, trained,
 };
 use std::{
-    net::TcpListener,
     path::Path,
     process::{Child, Command},
 };
@@ -127,7 +126,7 @@ fn a_rank_of_another_machine_is_replaced() {
     let undisturbed = trained(&format!("{RUN} --nproc-per-node 2"));
     let folder = tempfile::tempdir().expect("temporary folder");
     let (marker, run) = ("live-recovery-5310", folder.path().join("run"));
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let port = free_port();
     let [first, second] = ["--recover live --max-restarts 4 --node-rank 0", "--node-rank 1"].map(|own| {
         let flags = format!("launch --nnodes 2 --master-addr 127.0.0.1 --master-port {port} {own} --");
         let mut node = command(&program(), &flags.split(' ').collect::<Vec<_>>());

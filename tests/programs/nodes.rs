@@ -1,15 +1,10 @@
 //! `burn-ddp launch` on several nodes, here several launchers on one machine: they start, stop and restart together.
 
 use crate::common::{
-    Outcome, finish,
+    Outcome, finish, free_port,
     launched::{launch, signal, sorted, start, wait_until},
 };
 use std::{collections::BTreeSet, fs, process::Child};
-
-/// A free port, for launchers that require one.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
-}
 
 fn node(nnodes: &str, node: usize, port: u16, more: &str, script: &str) -> Child {
     let flags = format!(

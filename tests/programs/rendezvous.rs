@@ -1,10 +1,9 @@
 //! Rendezvous of ranks that a user starts: the arguments of PyTorch's `init_process_group` as flags, and messages about
 //! missing ranks.
 
-use crate::common::{self, Outcome, command, finish, mnist};
+use crate::common::{self, Outcome, command, finish, free_port, mnist};
 use std::{
     io::{BufRead, BufReader},
-    net::TcpListener,
     path::Path,
     process::Child,
     thread,
@@ -13,10 +12,6 @@ use std::{
 
 const RUN: &str = "--dataset subset --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1 \
                    --device cpu --progress plain";
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
-}
 
 /// Starts one rank with these flags and variables.
 fn rank(flags: &str, vars: &[(&str, &str)], run: &Path) -> Child {

@@ -3,7 +3,7 @@
 //! Its final parameters are bit-identical to those of an undisturbed run.
 
 use crate::common::{
-    command, finish,
+    command, finish, free_port,
     launched::{ranks, signal, steps, wait_until},
     mnist, processes_with, program, trained,
 };
@@ -43,8 +43,7 @@ fn a_job_that_loses_a_rank_ends_with_identical_parameters() {
 fn a_job_that_loses_a_machine_continues_without_it() {
     let (marker, folder) = ("restarts-4904", tempfile::tempdir().expect("temporary folder"));
     let run = folder.path().join("run");
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let port = free_port();
     let [stays, goes] = ["0", "1"].map(|node| {
         let world = format!(
             "launch --nnodes 1:2 --max-restarts 1 --last-call 5 --master-addr 127.0.0.1 --master-port {port} --node-rank {node} --"

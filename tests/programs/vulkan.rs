@@ -6,9 +6,8 @@
 //! Mesa's software driver supports `wgpu`; with `vulkan` it crashes in Burn's kernels. Its Debian package
 //! mesa-vulkan-drivers gives wrong sums of long rows in version 22.3 of Debian 12; 25.0 from the backports is correct.
 
-use crate::common::{self, Outcome, assert_close, finish, mnist, reference::Reference};
+use crate::common::{self, Outcome, assert_close, finish, free_port, mnist, reference::Reference};
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -78,7 +77,7 @@ fn train(flags: &str) -> (Run, String) {
 /// A run with one rank on each of these devices.
 fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
     let run = Run::new();
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number").port();
+    let port = free_port();
     let size = devices.len().to_string();
     let ranks: Vec<_> = devices
         .iter()

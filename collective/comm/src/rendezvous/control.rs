@@ -88,6 +88,10 @@ fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
     for address in address.to_socket_addrs()? {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(10));
         match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(5))) {
+            // The system may choose the port itself as the connection's own one, if nobody listens.
+            Ok(stream) if stream.local_addr().ok() == stream.peer_addr().ok() => {
+                failure = std::io::ErrorKind::ConnectionRefused.into();
+            }
             Ok(stream) => return Ok(stream),
             Err(error) => failure = error,
         }

@@ -3,11 +3,23 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 use burn_ddp_comm::{Error, InitMethod, Options, ProcessGroup, Secret, Transport};
-use std::{net::TcpListener, sync::Mutex, thread, time::Duration};
+use std::{
+    net::TcpListener,
+    sync::{
+        Mutex,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
-/// A port that was free at the time of the call.
+/// A free port below those that the system assigns, so that no other program gets it before its use.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static DRAWN: AtomicU16 = AtomicU16::new(0);
+    // 100 ports for each process.
+    let first = 10_000 + (std::process::id() % 200) as u16 * 100;
+    let mut ports = (0..100).map(|_| first + DRAWN.fetch_add(1, Relaxed) % 100);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
 }
 
 pub fn options() -> Options {
