@@ -74,6 +74,40 @@ fn a_transformer_follows_the_cpu() {
     assert_close("char_gpt", &losses("cuda"), &losses("cpu"), 2e-5);
 }
 
+/// Convolutions with strides, dilation and padding, and attention with fewer and with more positions than a block has
+/// threads.
+#[test]
+fn layers_compute_what_burns_operations_do() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let counts = folder.path().join("counts");
+    let machine = Machine::new(1).with("BURN_DDP_KERNEL_CACHE", "off");
+    let machine = machine.with("CUDA_STAND_IN_COUNTS", counts.display());
+    let outcome =
+        machine.start(&example("launch_program"), "--device cuda --mode single --layers").succeeded();
+    let differences = outcome.stdout.lines().filter_map(|line| {
+        let (layer, numbers) = line.split_once(" [")?;
+        let numbers = numbers.strip_suffix(']')?.split(", ");
+        Some((layer, numbers.map(|number| number.parse::<f32>().expect("a number")).collect::<Vec<_>>()))
+    });
+    let differences: Vec<_> = differences.collect();
+    let kinds: Vec<_> = differences.iter().map(|(layer, numbers)| (*layer, numbers.len())).collect();
+    let (conv, no_bias, attention) = (("conv", 4), ("conv", 3), ("attention", 2));
+    assert_eq!(
+        kinds,
+        [conv, conv, conv, no_bias, conv, attention, attention, attention],
+        "{}",
+        outcome.stdout
+    );
+    let small = |(_, numbers): &(_, Vec<f32>)| numbers.iter().all(|number| *number <= 2e-6);
+    assert!(differences.iter().all(small), "{differences:?}");
+    let compiled = compiled(&counts);
+    for kernel in
+        ["gather_inputs", "add_images", "split_heads", "join_heads", "causal_softmax", "softmax_gradients"]
+    {
+        assert!(compiled.iter().any(|name| name.starts_with(kernel)), "{kernel} in {compiled:?}");
+    }
+}
+
 /// Adam with weight decay, whose steps share a launch.
 #[test]
 fn adam_follows_the_cpu() {

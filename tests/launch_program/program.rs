@@ -1,5 +1,7 @@
 //! A program with threads, a logger, a panic hook and several launches of its own, for the tests of `launch`.
 
+mod layers;
+
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor};
@@ -36,6 +38,9 @@ struct Args {
     /// Train with Adam on fixed inputs, and print the weights' mean absolute value, too
     #[arg(long)]
     adam: bool,
+    /// Print differences between layers and Burn's operations
+    #[arg(long)]
+    layers: bool,
     /// Launch two processes with `spawn`
     #[arg(long)]
     spawn: bool,
@@ -108,6 +113,10 @@ fn train(context: &Context, adam: bool) -> anyhow::Result<()> {
 }
 
 fn rank(context: &Context, args: &Args) -> anyhow::Result<()> {
+    if args.layers {
+        layers::compare(&context.device().clone().inner());
+        return Ok(());
+    }
     if args.train {
         return train(context, args.adam);
     }

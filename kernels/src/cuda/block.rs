@@ -20,21 +20,43 @@ pub(super) fn blocks_for(elements: usize) -> CubeCount {
     blocks(elements.div_ceil(THREADS))
 }
 
-/// The sum of `value` over a block of threads, which all receive it. `sums` has an element per thread.
+/// The dimension of a block that reads a row of `length` elements, and its number of threads, a power of two.
+pub(super) fn dim_for(length: usize) -> (CubeDim, usize) {
+    let threads = length.next_power_of_two().clamp(32, THREADS);
+    (CubeDim::new_1d(threads as u32), threads)
+}
+
+/// The sum of `value` over a block of threads, which all receive it. `shared` has an element per thread.
 #[cube]
-pub(super) fn block_sum(value: f32, sums: &mut [f32]) -> f32 {
+pub(super) fn block_sum(value: f32, shared: &mut [f32]) -> f32 {
+    block_fold(value, shared, false)
+}
+
+/// The largest `value` of a block of threads, which all receive it. `shared` has an element per thread.
+#[cube]
+pub(super) fn block_max(value: f32, shared: &mut [f32]) -> f32 {
+    block_fold(value, shared, true)
+}
+
+#[cube]
+fn block_fold(value: f32, shared: &mut [f32], #[comptime] largest: bool) -> f32 {
     let thread = UNIT_POS as usize;
-    // All threads have read the previous sum.
+    // All threads have read the previous result.
     sync_cube();
-    sums[thread] = value;
+    shared[thread] = value;
     let mut half = CUBE_DIM as usize / 2;
     while half > 0 {
         sync_cube();
         if thread < half {
-            sums[thread] += sums[thread + half];
+            let other = shared[thread + half];
+            if comptime![largest] {
+                shared[thread] = max(shared[thread], other);
+            } else {
+                shared[thread] += other;
+            }
         }
         half /= 2;
     }
     sync_cube();
-    sums[0]
+    shared[0]
 }

@@ -12,7 +12,13 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Shape};
 use burn_cubecl::{
-    CubeBackend, CubeDevice, fusion::CubeFusionHandle, kernel::into_contiguous, tensor::CubeTensor,
+    CubeBackend, CubeDevice,
+    fusion::CubeFusionHandle,
+    kernel::{
+        into_contiguous,
+        matmul::{self, MatmulStrategy},
+    },
+    tensor::CubeTensor,
 };
 use cubecl_runtime::server::Handle;
 
@@ -39,6 +45,17 @@ pub(super) fn operation(
     outputs: &[(Shape, DType)],
     run: impl Fn(Vec<CubeTensor>) -> Result<Vec<CubeTensor>, ExecutionError> + Send + Sync + 'static,
 ) -> Vec<FloatTensor<Cube>> {
+    let run = move |tensors: Vec<CubeTensor>| run(tensors.into_iter().map(exact).collect());
+    strided_operation(name, inputs, outputs, run)
+}
+
+/// [`operation`] whose inputs may have any strides.
+pub(super) fn strided_operation(
+    name: &'static str,
+    inputs: Vec<FloatTensor<Cube>>,
+    outputs: &[(Shape, DType)],
+    run: impl Fn(Vec<CubeTensor>) -> Result<Vec<CubeTensor>, ExecutionError> + Send + Sync + 'static,
+) -> Vec<FloatTensor<Cube>> {
     let client = inputs[0].client.clone();
     let inputs: Vec<TensorIr> = inputs.into_iter().map(|tensor| tensor.into_ir()).collect();
     let output = |(shape, dtype): &(Shape, DType)| {
@@ -49,7 +66,7 @@ pub(super) fn operation(
     let ir = CustomOpIr::new(name, &inputs, &outputs);
     let act = move |handles: &mut HandleContainer<CubeFusionHandle>| {
         // CubeCL's tensors of floats and of integers have one type.
-        let tensors = inputs.iter().map(|input| exact(handles.get_float_tensor::<CubeBackend>(input)));
+        let tensors = inputs.iter().map(|input| handles.get_float_tensor::<CubeBackend>(input));
         let results = run(tensors.collect())?;
         ids.iter().zip(results).for_each(|(id, result)| {
             handles.register_float_tensor::<CubeBackend>(id, result);
@@ -66,18 +83,26 @@ pub(super) fn kernels<const I: usize, const O: usize>(
     outputs: [Shape; O],
     run: impl Fn([CubeTensor; I]) -> [CubeTensor; O] + Send + Sync + 'static,
 ) -> [FloatTensor<Cube>; O] {
-    let run = move |tensors: Vec<CubeTensor>| {
-        let tensors = tensors.try_into().map_err(|_| ExecutionError::generic("wrong number of inputs"))?;
-        Ok(run(tensors).into())
-    };
+    let run = move |tensors: Vec<CubeTensor>| Ok(run(all(tensors)?).into());
     let results = operation(name, inputs.into(), &outputs.map(|shape| (shape, DType::F32)), run);
     results.try_into().expect("a tensor for each output")
+}
+
+/// The inputs of an operation, which are `N`.
+pub(super) fn all<const N: usize>(tensors: Vec<CubeTensor>) -> Result<[CubeTensor; N], ExecutionError> {
+    tensors.try_into().map_err(|_| ExecutionError::generic("wrong number of inputs"))
+}
+
+/// The matrix product, as Burn computes it.
+pub(super) fn product(left: CubeTensor, right: CubeTensor) -> Result<CubeTensor, ExecutionError> {
+    matmul::matmul(left, right, None, MatmulStrategy::default(), DType::F32)
+        .map_err(|error| ExecutionError::generic(format!("{error:?}")))
 }
 
 /// The contiguous values of a tensor, in memory of exactly their size.
 ///
 /// Kernels take the length of a buffer from its memory, which may be larger than the tensor.
-fn exact(tensor: CubeTensor) -> CubeTensor {
+pub(super) fn exact(tensor: CubeTensor) -> CubeTensor {
     let mut tensor = into_contiguous(tensor);
     tensor.handle = part(&tensor.handle, 0, elements(&tensor));
     tensor

@@ -23,6 +23,10 @@ pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize)
         let operator = Operator { sizes, mask: None, dropout: None, weights_wanted: false };
         return operation::run(operator, [all.into_dispatch()]);
     }
+    #[cfg(feature = "cuda")]
+    if let Some(context) = crate::cuda::causal_attention(&all, [batch, time], heads) {
+        return context;
+    }
     causal_attention_with(all, [batch, time], heads, |weights| weights)
 }
 

@@ -19,7 +19,7 @@ mod embedding;
 mod layer_norm;
 mod linear;
 pub mod operation;
-mod padding;
+pub(crate) mod padding;
 mod pool;
 mod recurrent;
 

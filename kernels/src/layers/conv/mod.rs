@@ -26,11 +26,23 @@ use operation::{Convolution, Epilogue, Transposed};
 ///
 /// With a kernel of 3 × 3, stride 1 and many channels (Winograd), a NaN or infinite input makes other outputs of the same
 /// 2 × 2 tile NaN as well. With a group for each channel, it may make other gradients NaN.
+///
+/// On a CUDA device in f32, without groups, the gradients of weight and bias take three launches. The bias's is part of a
+/// matrix product, which is in TF32 where Burn's products are.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
         Some(kernel) => kernel.run(x, layer.weight.val(), layer.bias.as_ref()),
-        None => layer.forward(x),
+        None => on_another_device(layer, x),
     }
+}
+
+/// Computes `layer.forward(x)` without the kernels for a CPU.
+fn on_another_device(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    #[cfg(feature = "cuda")]
+    if let Some(output) = crate::cuda::conv2d(layer, &x) {
+        return output;
+    }
+    layer.forward(x)
 }
 
 /// Computes `relu(layer.forward(x))`; see [`conv`].

@@ -1,0 +1,322 @@
+//! Causal self-attention as one operation: Burn's matrix products, and kernels for heads and softmax between them.
+
+use super::{
+    block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
+    tensors::{all, elements, empty, exact, on_cuda, operation, product},
+};
+use burn::backend::{
+    Autodiff, Cube,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    tensor::FloatTensor,
+};
+use burn::tensor::{DType, Shape, Tensor};
+use burn_cubecl::{
+    cubecl::{self, prelude::*},
+    ops::permute,
+    tensor::CubeTensor,
+};
+
+/// Maximum number of positions, whose weights one block of threads computes.
+const MOST_POSITIONS: usize = 1 << 14;
+
+/// A value of one of the parts of rows `[batch × time, parts × heads × head width]`.
+#[derive(CubeType)]
+struct Place {
+    part: usize,
+    /// Index in the part, `[batch, heads, time, head width]`.
+    index: usize,
+}
+
+#[cube]
+fn place(at: usize, time: usize, heads: usize, head_width: usize, #[comptime] parts: usize) -> Place {
+    let width = heads * head_width;
+    let row = at / (width * parts);
+    let column = at - row * width * parts;
+    let part = column / width;
+    let column = column - part * width;
+    let head = column / head_width;
+    let sequence = row / time;
+    let position = row - sequence * time;
+    let index = ((sequence * heads + head) * time + position) * head_width + (column - head * head_width);
+    Place { part, index }
+}
+
+/// Splits rows into parts; the first part is multiplied by `scale`.
+#[cube(launch_unchecked)]
+fn split_heads(
+    rows: &[f32],
+    mut parts: Sequence<Box<[f32]>>,
+    time: usize,
+    heads: usize,
+    head_width: usize,
+    scale: f32,
+) {
+    let at = ABSOLUTE_POS;
+    if at < rows.len() {
+        let place = place(at, time, heads, head_width, parts.len());
+        let value = rows[at];
+        #[unroll]
+        for i in 0..parts.len() {
+            if place.part == i {
+                let part = parts.index_mut(i);
+                part[place.index] = if comptime![i == 0] { value * scale } else { value };
+            }
+        }
+    }
+}
+
+/// Joins parts into rows; the first part is multiplied by `scale`.
+#[cube(launch_unchecked)]
+fn join_heads(
+    parts: Sequence<Box<[f32]>>,
+    rows: &mut [f32],
+    time: usize,
+    heads: usize,
+    head_width: usize,
+    scale: f32,
+) {
+    let at = ABSOLUTE_POS;
+    if at < rows.len() {
+        let place = place(at, time, heads, head_width, parts.len());
+        #[unroll]
+        for i in 0..parts.len() {
+            if place.part == i {
+                let value = parts.index(i)[place.index];
+                rows[at] = if comptime![i == 0] { value * scale } else { value };
+            }
+        }
+    }
+}
+
+/// Replaces the scores of each query, `[…, time, time]`, by their softmax over the keys up to its own position.
+#[cube(launch_unchecked)]
+fn causal_softmax(scores: &mut [f32], time: usize, #[comptime] threads: usize) {
+    let mut shared = Shared::<[f32]>::new_slice(threads);
+    let first = CUBE_POS * time;
+    let seen = CUBE_POS % time + 1;
+    let thread = UNIT_POS as usize;
+    let mut largest = scores[first];
+    let mut at = thread;
+    while at < seen {
+        largest = max(largest, scores[first + at]);
+        at += threads;
+    }
+    let largest = block_max(largest, &mut shared);
+    let mut sum = 0.0f32;
+    let mut at = thread;
+    while at < seen {
+        let weight = (scores[first + at] - largest).exp();
+        scores[first + at] = weight;
+        sum += weight;
+        at += threads;
+    }
+    let sum = block_sum(sum, &mut shared);
+    let mut at = thread;
+    while at < time {
+        scores[first + at] = select(at < seen, scores[first + at] / sum, 0.0f32);
+        at += threads;
+    }
+}
+
+/// Replaces the gradients of the weights, `[…, time, time]`, by those of the scores.
+#[cube(launch_unchecked)]
+fn softmax_gradients(weights: &[f32], gradients: &mut [f32], time: usize, #[comptime] threads: usize) {
+    let mut shared = Shared::<[f32]>::new_slice(threads);
+    let first = CUBE_POS * time;
+    let thread = UNIT_POS as usize;
+    let mut along = 0.0f32;
+    let mut at = thread;
+    while at < time {
+        along += weights[first + at] * gradients[first + at];
+        at += threads;
+    }
+    let along = block_sum(along, &mut shared);
+    let mut at = thread;
+    while at < time {
+        gradients[first + at] = weights[first + at] * (gradients[first + at] - along);
+        at += threads;
+    }
+}
+
+/// Sizes of attention.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    batch: usize,
+    time: usize,
+    heads: usize,
+    head_width: usize,
+}
+
+impl Sizes {
+    fn part(&self) -> Shape {
+        Shape::new([self.batch, self.heads, self.time, self.head_width])
+    }
+
+    fn weights(&self) -> Shape {
+        Shape::new([self.batch, self.heads, self.time, self.time])
+    }
+
+    fn rows(&self, parts: usize) -> Shape {
+        Shape::new([self.batch * self.time, parts * self.heads * self.head_width])
+    }
+
+    /// Factor of the scores.
+    fn scale(&self) -> f32 {
+        (self.head_width as f32).powf(-0.5)
+    }
+
+    /// The parts of rows.
+    fn split<const N: usize>(&self, rows: CubeTensor, scale: f32) -> [CubeTensor; N] {
+        let parts = [(); N].map(|()| empty(&rows, self.part()));
+        let Self { time, heads, head_width, .. } = *self;
+        let buffers = parts.iter().map(|part| part.clone().into_buffer_arg()).collect();
+        let (client, count) = (rows.client.clone(), blocks_for(elements(&rows)));
+        // SAFETY: the parts have as many elements as the rows.
+        unsafe {
+            split_heads::launch_unchecked(
+                &client,
+                count,
+                dim(),
+                rows.into_buffer_arg(),
+                buffers,
+                time,
+                heads,
+                head_width,
+                scale,
+            );
+        }
+        parts
+    }
+
+    /// The rows of parts.
+    fn join<const N: usize>(&self, parts: [CubeTensor; N], scale: f32) -> CubeTensor {
+        let rows = empty(&parts[0], self.rows(N));
+        let Self { time, heads, head_width, .. } = *self;
+        let buffers = parts.into_iter().map(|part| exact(part).into_buffer_arg()).collect();
+        // SAFETY: the parts have as many elements as the rows.
+        unsafe {
+            join_heads::launch_unchecked(
+                &rows.client,
+                blocks_for(elements(&rows)),
+                dim(),
+                buffers,
+                rows.clone().into_buffer_arg(),
+                time,
+                heads,
+                head_width,
+                scale,
+            );
+        }
+        rows
+    }
+
+    /// Causal attention weights of scores.
+    fn softmax(&self, scores: CubeTensor) -> CubeTensor {
+        let scores = exact(scores);
+        let (dim, threads) = dim_for(self.time);
+        let (buffer, rows) = (scores.clone().into_buffer_arg(), elements(&scores) / self.time);
+        // SAFETY: each block changes a row of its own.
+        unsafe {
+            causal_softmax::launch_unchecked(&scores.client, blocks(rows), dim, buffer, self.time, threads);
+        }
+        scores
+    }
+
+    /// Gradients of the scores from those of the weights.
+    fn softmax_gradients(&self, weights: CubeTensor, gradients: CubeTensor) -> CubeTensor {
+        let gradients = exact(gradients);
+        let (dim, threads) = dim_for(self.time);
+        let (buffer, rows) = (gradients.clone().into_buffer_arg(), elements(&gradients) / self.time);
+        // SAFETY: each block changes a row of its own, and both tensors have the same shape.
+        unsafe {
+            softmax_gradients::launch_unchecked(
+                &gradients.client,
+                blocks(rows),
+                dim,
+                weights.into_buffer_arg(),
+                buffer,
+                self.time,
+                threads,
+            );
+        }
+        gradients
+    }
+}
+
+fn transposed(tensor: &CubeTensor) -> CubeTensor {
+    permute(tensor.clone(), &[0, 1, 3, 2])
+}
+
+/// Causal self-attention of queries, keys and values, `[batch × time, 3 × width]`, without dropout.
+///
+/// `None` unless they are in f32 on a CUDA device and not empty, with at most [`MOST_POSITIONS`] positions.
+pub(crate) fn causal_attention(
+    rows: &Tensor<2>,
+    [batch, time]: [usize; 2],
+    heads: usize,
+) -> Option<Tensor<2>> {
+    let sizes = Sizes { batch, time, heads, head_width: rows.dims()[1] / 3 / heads };
+    if let Ok(rows) = rows.clone().try_into_primitive::<Cube>() {
+        return Some(Tensor::from_primitive::<Cube>(forward(rows, sizes)?.0));
+    }
+    let rows = rows.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
+    let step = Step.prepare::<NoCheckpointing>([rows.node()]).compute_bound().stateful();
+    let (context, saved) = forward(rows.into_primitive(), sizes)?;
+    let context = match step {
+        OpsKind::Tracked(prep) => prep.finish((sizes, saved), context),
+        OpsKind::UnTracked(prep) => prep.finish(context),
+    };
+    Some(Tensor::from_primitive::<Autodiff<Cube>>(context))
+}
+
+/// The context; and queries (scaled), keys, values and weights.
+fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, [FloatTensor<Cube>; 4])> {
+    if sizes.time > MOST_POSITIONS || !on_cuda(std::slice::from_ref(&rows)) {
+        return None;
+    }
+    let run = move |inputs: Vec<CubeTensor>| {
+        let [rows] = all(inputs)?;
+        let [query, key, value] = sizes.split(rows, sizes.scale());
+        let weights = sizes.softmax(product(query.clone(), transposed(&key))?);
+        let context = sizes.join([product(weights.clone(), value.clone())?], 1.0);
+        Ok(vec![context, query, key, value, weights])
+    };
+    let part = sizes.part();
+    let shapes = [sizes.rows(1), part.clone(), part.clone(), part, sizes.weights()];
+    let outputs = shapes.map(|shape| (shape, DType::F32));
+    let [context, saved @ ..]: [_; 5] = operation("causal attention", vec![rows], &outputs, run)
+        .try_into()
+        .expect("a tensor for each output");
+    Some((context, saved))
+}
+
+#[derive(Debug)]
+struct Step;
+
+impl Backward<Cube, 1> for Step {
+    type State = (Sizes, [FloatTensor<Cube>; 4]);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let upstream = grads.consume::<Cube>(&ops.node);
+        let [Some(node)] = ops.parents else { return };
+        let (sizes, saved) = ops.state;
+        let run = move |inputs: Vec<CubeTensor>| {
+            let [query, key, value, weights, upstream] = all(inputs)?;
+            let [upstream] = sizes.split(upstream, 1.0);
+            let for_value = product(transposed(&weights), upstream.clone())?;
+            let for_weights = product(upstream, transposed(&value))?;
+            let for_scores = sizes.softmax_gradients(weights, for_weights);
+            let for_query = product(for_scores.clone(), key)?;
+            let for_key = product(transposed(&for_scores), query)?;
+            Ok(vec![sizes.join([for_query, for_key, for_value], sizes.scale())])
+        };
+        let inputs = saved.into_iter().chain([upstream]).collect();
+        let output = (sizes.rows(3), DType::F32);
+        let gradient = operation("causal attention gradient", inputs, &[output], run).swap_remove(0);
+        grads.register::<Cube>(node.id, gradient);
+    }
+}

@@ -1,0 +1,286 @@
+//! Convolution whose gradients of weight and bias take three launches.
+//!
+//! The weight's gradient is the product of the outputs' gradients and of the inputs that each output reads ("im2col",
+//! Chellapilla et al. 2006, "High performance convolutional neural networks for document processing"). Burn gathers these
+//! inputs with two launches for each tap of the kernel. Another input, which is one, gives the bias's gradient.
+
+use super::{
+    block::{THREADS, blocks, blocks_for, dim},
+    tensors::{all, elements, empty, on_cuda, product, strided_operation},
+};
+use crate::layers::padding::padding;
+use burn::backend::{
+    Autodiff, Cube, ExecutionError, TensorMetadata,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    ops::{ConvOptions, ModuleOps},
+    tensor::FloatTensor,
+};
+use burn::nn::conv::Conv2d;
+use burn::tensor::{DType, Shape, Tensor};
+use burn_cubecl::{
+    cubecl::{self, prelude::*},
+    ops::{permute, reshape},
+    tensor::CubeTensor,
+};
+
+/// Maximum number of gathered inputs: 64 MiB. For more of them, Burn's choice of an algorithm matters more than launches.
+const MOST_COLUMNS: usize = 1 << 24;
+
+/// Sizes of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Geometry {
+    channels: usize,
+    size: [usize; 2],
+    kernel: [usize; 2],
+    outputs: [usize; 2],
+    stride: [usize; 2],
+    /// Padding before and after rows and columns.
+    padding: [[usize; 2]; 2],
+    dilation: [usize; 2],
+}
+
+impl Geometry {
+    /// `None` if the kernel does not cover the layer.
+    fn new(layer: &Conv2d, x: &Shape, weight: &Shape) -> Option<Self> {
+        let Conv2d { stride, dilation, groups, .. } = *layer;
+        let [size, kernel] = [x, weight].map(|shape| [shape[2], shape[3]]);
+        if groups != 1 || x[1] != weight[1] || stride.iter().chain(&dilation).any(|&step| step == 0) {
+            return None;
+        }
+        let padding = padding(&layer.padding, size, kernel, stride);
+        let length = |axis: usize| {
+            let [before, after] = padding[axis];
+            let room = (size[axis] + before + after).checked_sub(dilation[axis] * (kernel[axis] - 1) + 1);
+            room.map_or(0, |room| room / stride[axis] + 1)
+        };
+        let geometry =
+            Self { channels: x[1], size, kernel, outputs: [0, 1].map(length), stride, padding, dilation };
+        let columns = [x[0], geometry.outputs[0], geometry.outputs[1], geometry.columns()];
+        let columns = columns.into_iter().try_fold(1, usize::checked_mul)?;
+        (1..=MOST_COLUMNS).contains(&columns).then_some(geometry)
+    }
+
+    fn options(&self) -> ConvOptions<2> {
+        ConvOptions::new_with_padding(self.stride, self.padding.map(Into::into), self.dilation, 1)
+    }
+
+    /// Inputs of an output.
+    fn inputs(&self) -> usize {
+        self.channels * self.kernel[0] * self.kernel[1]
+    }
+
+    /// Columns of the gathered inputs: with the bias's, and zeros up to a multiple of four, for vectors.
+    fn columns(&self) -> usize {
+        (self.inputs() + 1).next_multiple_of(4)
+    }
+}
+
+/// Gathers the inputs of each output, `[images, outputs, columns]`.
+#[cube(launch_unchecked)]
+fn gather_inputs(x: &[f32], strides: Sequence<usize>, columns: &mut [f32], #[comptime] of: Geometry) {
+    let at = ABSOLUTE_POS;
+    if at < columns.len() {
+        let pixels = comptime![of.outputs[0] * of.outputs[1]];
+        let row = at / comptime![of.columns()];
+        let column = at - row * comptime![of.columns()];
+        let image = row / pixels;
+        let output = row - image * pixels;
+        let output_y = output / comptime![of.outputs[1]];
+        let output_x = output - output_y * comptime![of.outputs[1]];
+        let channel = column / comptime![of.kernel[0] * of.kernel[1]];
+        let tap = column - channel * comptime![of.kernel[0] * of.kernel[1]];
+        let tap_y = tap / comptime![of.kernel[1]];
+        let tap_x = tap - tap_y * comptime![of.kernel[1]];
+        // In the padded image.
+        let y = output_y * comptime![of.stride[0]] + tap_y * comptime![of.dilation[0]];
+        let x_ = output_x * comptime![of.stride[1]] + tap_x * comptime![of.dilation[1]];
+        let (top, left) = comptime![(of.padding[0][0], of.padding[1][0])];
+        let (bottom, right) = comptime![(top + of.size[0], left + of.size[1])];
+        let inputs = comptime![of.inputs()];
+        let mut value = select(column == inputs, 1.0f32, 0.0f32);
+        if column < inputs && y >= top && y < bottom && x_ >= left && x_ < right {
+            let place = image * strides[0] + channel * strides[1];
+            value = x[place + (y - top) * strides[2] + (x_ - left) * strides[3]];
+        }
+        columns[at] = value;
+    }
+}
+
+/// Elements of a block of [`add_images`], each with a thread for every eighth image.
+const ELEMENTS: usize = THREADS / 8;
+
+/// Adds the gradients of all images, `[images, filters, columns]`.
+#[cube(launch_unchecked)]
+fn add_images(
+    gradients: &[f32],
+    strides: Sequence<usize>,
+    images: usize,
+    weight: &mut [f32],
+    bias: &mut [f32],
+    #[comptime] inputs: usize,
+) {
+    let mut sums = Shared::<[f32]>::new_slice(THREADS);
+    let thread = UNIT_POS as usize;
+    let at = CUBE_POS * ELEMENTS + thread % ELEMENTS;
+    let filter = at / comptime![inputs + 1];
+    let column = at - filter * comptime![inputs + 1];
+    let inside = filter < bias.len();
+    let mut sum = 0.0f32;
+    if inside {
+        let mut image = thread / ELEMENTS;
+        while image < images {
+            sum += gradients[image * strides[0] + filter * strides[1] + column * strides[2]];
+            image += comptime![THREADS / ELEMENTS];
+        }
+    }
+    sums[thread] = sum;
+    sync_cube();
+    if thread < ELEMENTS && inside {
+        let mut sum = 0.0f32;
+        for part in 0..comptime![THREADS / ELEMENTS] {
+            sum += sums[thread + part * ELEMENTS];
+        }
+        if column < inputs {
+            weight[filter * inputs + column] = sum;
+        } else {
+            bias[filter] = sum;
+        }
+    }
+}
+
+/// Gradients of weight and bias, from the images and the outputs' gradients with any strides.
+fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<Vec<CubeTensor>, ExecutionError> {
+    let [images, filters] = [0, 1].map(|dim| upstream.shape()[dim]);
+    let outputs = of.outputs[0] * of.outputs[1];
+    let columns = empty(&x, Shape::new([images, outputs, of.columns()]));
+    let weight = empty(&x, Shape::new([filters, of.channels, of.kernel[0], of.kernel[1]]));
+    let bias = empty(&x, Shape::new([filters]));
+    let strides = |tensor: &CubeTensor| tensor.meta.strides().iter().copied().collect();
+    let (client, of_x) = (x.client.clone(), strides(&x));
+    // SAFETY: every index is one of `x`, whose strides are given, or below the number of columns.
+    unsafe {
+        gather_inputs::launch_unchecked(
+            &client,
+            blocks_for(elements(&columns)),
+            dim(),
+            x.into_buffer_arg(),
+            of_x,
+            columns.clone().into_buffer_arg(),
+            of,
+        );
+    }
+    let upstream = if upstream.is_contiguous() {
+        reshape(upstream, Shape::new([images, filters, outputs]))
+    } else {
+        // Burn's convolutions have channels last, of which this makes no copy.
+        let rows = reshape(permute(upstream, &[0, 2, 3, 1]), Shape::new([images, outputs, filters]));
+        permute(rows, &[0, 2, 1])
+    };
+    let all = product(upstream, columns)?;
+    let of_all = strides(&all);
+    // SAFETY: every index is one of `all`, whose strides are given, or below the number of weights or filters.
+    unsafe {
+        add_images::launch_unchecked(
+            &client,
+            blocks((filters * (of.inputs() + 1)).div_ceil(ELEMENTS)),
+            dim(),
+            all.into_buffer_arg(),
+            of_all,
+            images,
+            weight.clone().into_buffer_arg(),
+            bias.clone().into_buffer_arg(),
+            of.inputs(),
+        );
+    }
+    Ok(vec![weight, bias])
+}
+
+/// Computes `layer.forward(x)`, with another computation of the weight's gradient.
+///
+/// `None` without autodiff, with groups or more than [`MOST_COLUMNS`] gathered inputs, and unless `x` and the weight are in
+/// f32 on one CUDA device, not empty, and have the same channels.
+pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
+    // `val` counts as a use of the parameter, dereferencing does not.
+    let values = [x, &*layer.weight].map(|tensor| tensor.clone().try_into_primitive::<Autodiff<Cube>>());
+    let [Ok(x), Ok(weight)] = values else { return None };
+    let (x_node, values) = (x.node(), [x, weight].map(|tensor| tensor.into_primitive()));
+    if !on_cuda(&values) {
+        return None;
+    }
+    let [x, weight] = values;
+    let geometry = Geometry::new(layer, &x.shape(), &weight.shape())?;
+    let weight = layer.weight.val().try_into_primitive::<Autodiff<Cube>>().ok()?;
+    let bias = match &layer.bias {
+        Some(bias) => Some(bias.val().try_into_primitive::<Autodiff<Cube>>().ok()?),
+        None => None,
+    };
+    let (weight_node, bias_node) = (weight.node(), bias.as_ref().map(|bias| bias.node()));
+    let (weight, bias) = (weight.into_primitive(), bias.map(|bias| bias.into_primitive()));
+    let output = Cube::conv2d(x.clone(), weight.clone(), bias, geometry.options());
+    let (step, saved) = (Step, Saved { geometry, x, weight });
+    let output = match bias_node {
+        Some(bias) => {
+            finish(step.prepare([x_node, weight_node, bias]).compute_bound().stateful(), saved, output)
+        }
+        None => finish(step.prepare([x_node, weight_node]).compute_bound().stateful(), saved, output),
+    };
+    Some(Tensor::from_primitive::<Autodiff<Cube>>(output))
+}
+
+fn finish<const N: usize>(
+    kind: OpsKind<Step, Cube, Saved, NoCheckpointing, N>,
+    saved: Saved,
+    output: FloatTensor<Cube>,
+) -> FloatTensor<Autodiff<Cube>> {
+    match kind {
+        OpsKind::Tracked(prep) => prep.finish(saved, output),
+        OpsKind::UnTracked(prep) => prep.finish(output),
+    }
+}
+
+/// What backward reads.
+#[derive(Clone, Debug)]
+struct Saved {
+    geometry: Geometry,
+    x: FloatTensor<Cube>,
+    weight: FloatTensor<Cube>,
+}
+
+#[derive(Debug)]
+struct Step;
+
+impl<const N: usize> Backward<Cube, N> for Step {
+    type State = Saved;
+
+    fn backward(self, ops: Ops<Saved, N>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let upstream = grads.consume::<Cube>(&ops.node);
+        let Saved { geometry, x, weight } = ops.state;
+        let mut parents = ops.parents.into_iter();
+        let mut wanted = || parents.next().flatten();
+        if let Some(node) = wanted() {
+            let gradient =
+                Cube::conv2d_x_backward(x.clone(), weight.clone(), upstream.clone(), geometry.options());
+            grads.register::<Cube>(node.id, gradient);
+        }
+        let nodes = [wanted(), wanted()];
+        if nodes.iter().all(Option::is_none) {
+            return;
+        }
+        let run = move |tensors: Vec<CubeTensor>| {
+            let [x, upstream] = all(tensors)?;
+            gradients(x, upstream, geometry)
+        };
+        let shapes = [weight.shape(), Shape::new([weight.shape()[0]])];
+        let outputs = shapes.map(|shape| (shape, DType::F32));
+        let gradients = strided_operation("convolution gradients", vec![x, upstream], &outputs, run);
+        for (node, gradient) in nodes.into_iter().zip(gradients) {
+            if let Some(node) = node {
+                grads.register::<Cube>(node.id, gradient);
+            }
+        }
+    }
+}
