@@ -21,7 +21,6 @@
 use crate::{Error, Result, batch_context};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
 
 /// The floating-point type of forward and backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,18 +35,11 @@ pub enum Precision {
     F16,
 }
 
+burn_ddp_comm::names! { Precision, "unknown precision {:?}: use f32, bf16 or f16":
+    F32 = "f32", Bf16 = "bf16", F16 = "f16"
+}
+
 impl Precision {
-    const ALL: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
-
-    /// Name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Bf16 => "bf16",
-            Precision::F16 => "f16",
-        }
-    }
-
     /// The corresponding type of Burn.
     pub const fn dtype(self) -> FloatDType {
         match self {
@@ -74,21 +66,6 @@ impl Precision {
             Precision::F32 => tensor,
             Precision::Bf16 | Precision::F16 => tensor.cast(self.dtype()),
         }
-    }
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Precision {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|precision| precision.name() == text);
-        found.ok_or_else(|| Error::Invalid(format!("unknown precision \"{text}\": use f32, bf16 or f16")))
     }
 }
 

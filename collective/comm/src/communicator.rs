@@ -42,14 +42,12 @@ impl CallSpec {
         CallSpec { operation, dtype, count, reduce: None, root: None }
     }
 
-    /// Sets the reduction.
-    pub fn reduce(self, op: ReduceOp) -> Self {
-        CallSpec { reduce: Some(op), ..self }
-    }
+    crate::setters! {
+        /// Sets the reduction.
+        reduce(op: ReduceOp) => reduce = Some(op);
 
-    /// Sets the root rank.
-    pub fn root(self, root: usize) -> Self {
-        CallSpec { root: Some(root), ..self }
+        /// Sets the root rank.
+        root(root: usize) => root = Some(root);
     }
 
     /// The call with this number and time limit.

@@ -29,6 +29,9 @@
 
 #![warn(missing_docs)]
 
+#[macro_use]
+mod macros;
+
 pub mod communicator;
 pub mod dtype;
 pub mod error;

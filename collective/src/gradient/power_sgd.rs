@@ -67,10 +67,9 @@ impl PowerSgd {
         Ok(Self { rank, warm_up: 0, kept: Mutex::default() })
     }
 
-    /// Sends the gradients of the first `steps` steps uncompressed: PyTorch's `start_powerSGD_iter`.
-    pub fn with_warm_up(mut self, steps: usize) -> Self {
-        self.warm_up = steps;
-        self
+    burn_ddp_comm::setters! {
+        /// Sends the gradients of the first `steps` steps uncompressed: PyTorch's `start_powerSGD_iter`.
+        with_warm_up(steps: usize) => warm_up = steps;
     }
 
     fn fresh(&self, bucket: &Bucket<'_>) -> Kept {

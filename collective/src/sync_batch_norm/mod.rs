@@ -104,16 +104,12 @@ impl From<SyncBatchNorm> for BatchNorm {
 }
 
 impl SyncBatchNorm {
-    /// Sets the process group whose statistics are synchronised.
-    pub fn with_group(mut self, group: &ProcessGroup) -> Self {
-        self.group = Some(group.clone());
-        self
-    }
+    burn_ddp_comm::setters! {
+        /// Sets the process group whose statistics are synchronised.
+        with_group(group: &ProcessGroup) => group = Some(group.clone());
 
-    /// Sets the variance that updates the running variance.
-    pub fn with_running_variance(mut self, running_variance: RunningVariance) -> Self {
-        self.running_variance = running_variance;
-        self
+        /// Sets the variance that updates the running variance.
+        with_running_variance(running_variance: RunningVariance) => running_variance = running_variance;
     }
 
     /// The process group, if one is set.

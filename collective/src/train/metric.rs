@@ -43,9 +43,9 @@ impl MetricInfo {
         Self { name: name.into(), unit: String::new(), percent: false, higher_is_better: false }
     }
 
-    /// Sets the unit of the values.
-    pub fn unit(self, unit: impl Into<String>) -> Self {
-        Self { unit: unit.into(), ..self }
+    burn_ddp_comm::setters! {
+        /// Sets the unit of the values.
+        unit(unit: impl Into<String>) => unit = unit.into();
     }
 
     /// Shows values, which are fractions from 0 to 1, in percent.

@@ -62,89 +62,69 @@ impl Default for Options {
     }
 }
 
-/// Defines methods that set the option of their name.
-macro_rules! setters {
-    ($($(#[$doc:meta])* $option:ident: $type:ty => $value:expr;)*) => {
-        impl Options {
-            $(
-                $(#[$doc])*
-                pub fn $option(self, $option: $type) -> Self {
-                    Options { $option: $value, ..self }
-                }
-            )*
-        }
-    };
-}
-
-setters! {
-    /// Rank of this process, from 0. Default: the environment's `RANK`.
-    rank: usize => Some(rank);
-
-    /// Number of processes. Default: the environment's `WORLD_SIZE`.
-    world_size: usize => Some(world_size);
-
-    /// Time limit of one collective. Default: 5 minutes.
-    ///
-    /// It must exceed the longest difference between ranks within one step, such as one rank writing a
-    /// checkpoint.
-    timeout: Duration => timeout;
-
-    /// Id of the job, as PyTorch's `group_name`.
-    ///
-    /// Default: the environment's `BURN_DDP_JOB_ID` or `TORCHELASTIC_RUN_ID`. A process of another job that
-    /// connects to the same address is refused with an error that names both jobs.
-    group_name: impl Into<String> => Some(group_name.into());
-
-    /// How the ranks exchange data. Default: [`Transport::Auto`].
-    transport: Transport => transport;
-
-    /// Algorithm of all-reduces over TCP, for benchmarks. Default: chosen by size.
-    ///
-    /// All ranks must set the same.
-    tcp_algorithm: Algorithm => Some(tcp_algorithm);
-
-    /// Secret that all ranks of the job share.
-    ///
-    /// Default: the environment's `BURN_DDP_SECRET`. Required if the world spans machines.
-    secret: Secret => Some(secret);
-
-    /// Folder for the flight record that every rank writes when the group fails, for
-    /// [`explain`](crate::explain).
-    ///
-    /// Default: the environment's `BURN_DDP_FLIGHT_DIR`. Without either, no record is written.
-    flight_folder: impl Into<PathBuf> => Some(flight_folder.into());
-
-    /// Identity of this machine: ranks with equal text are on one machine.
-    ///
-    /// Default: the environment's `BURN_DDP_HOST_ID`, or an id of the running kernel and container.
-    host_id: impl Into<String> => Some(host_id.into());
-}
-
 impl Options {
+    crate::setters! {
+        /// Rank of this process, from 0. Default: the environment's `RANK`.
+        rank(rank: usize) => rank = Some(rank);
+
+        /// Number of processes. Default: the environment's `WORLD_SIZE`.
+        world_size(world_size: usize) => world_size = Some(world_size);
+
+        /// Time limit of one collective. Default: 5 minutes.
+        ///
+        /// It must exceed the longest difference between ranks within one step, such as one rank writing a
+        /// checkpoint.
+        timeout(timeout: Duration) => timeout = timeout;
+
+        /// Id of the job, as PyTorch's `group_name`.
+        ///
+        /// Default: the environment's `BURN_DDP_JOB_ID` or `TORCHELASTIC_RUN_ID`. A process of another job that
+        /// connects to the same address is refused with an error that names both jobs.
+        group_name(group_name: impl Into<String>) => group_name = Some(group_name.into());
+
+        /// How the ranks exchange data. Default: [`Transport::Auto`].
+        transport(transport: Transport) => transport = transport;
+
+        /// Algorithm of all-reduces over TCP, for benchmarks. Default: chosen by size.
+        ///
+        /// All ranks must set the same.
+        tcp_algorithm(tcp_algorithm: Algorithm) => tcp_algorithm = Some(tcp_algorithm);
+
+        /// Secret that all ranks of the job share.
+        ///
+        /// Default: the environment's `BURN_DDP_SECRET`. Required if the world spans machines.
+        secret(secret: Secret) => secret = Some(secret);
+
+        /// Folder for the flight record that every rank writes when the group fails, for
+        /// [`explain`](crate::explain).
+        ///
+        /// Default: the environment's `BURN_DDP_FLIGHT_DIR`. Without either, no record is written.
+        flight_folder(flight_folder: impl Into<PathBuf>) => flight_folder = Some(flight_folder.into());
+
+        /// Identity of this machine: ranks with equal text are on one machine.
+        ///
+        /// Default: the environment's `BURN_DDP_HOST_ID`, or an id of the running kernel and container.
+        host_id(host_id: impl Into<String>) => host_id = Some(host_id.into());
+
+        /// Calls `report` for problems that do not fail a call.
+        ///
+        /// While `init` waits, it is called about every ten seconds with an [`Error::Rendezvous`], which on rank 0
+        /// names the ranks that have not joined, and on the others rank 0 while that cannot be reached. It is also
+        /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
+        on_warning(report: impl Fn(&Error) + Send + Sync + 'static) => report = Some(Report(Arc::new(report)));
+
+        /// Ends the wait of `init` with an [`Error::Rendezvous`] soon after `cancel` returns true.
+        ///
+        /// It is called several times per second while `init` waits, for example to learn that a rank will not join.
+        cancel_if(cancel: impl Fn() -> bool + Send + Sync + 'static) => cancel = Some(Cancel(Arc::new(cancel)));
+    }
+
     /// Time limit for `init` and `split` to wait for all ranks.
     ///
     /// Default: the environment's `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
     pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
         self.rendezvous_timeout = timeout;
         self.rendezvous_timeout_chosen = true;
-        self
-    }
-
-    /// Calls `report` for problems that do not fail a call.
-    ///
-    /// While `init` waits, it is called about every ten seconds with an [`Error::Rendezvous`], which on rank 0
-    /// names the ranks that have not joined, and on the others rank 0 while that cannot be reached. It is also
-    /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
-    pub fn on_warning(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        self.report = Some(Report(Arc::new(report)));
-        self
-    }
-
-    /// Ends the wait of `init` with an [`Error::Rendezvous`] soon after `cancel` returns true.
-    ///
-    /// It is called several times per second while `init` waits, for example to learn that a rank will not join.
-    pub fn cancel_if(mut self, cancel: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.cancel = Some(Cancel(Arc::new(cancel)));
         self
     }
 

@@ -2,45 +2,6 @@
 //!
 //! Each implements [`Communicator`](crate::Communicator), without knowledge of groups, tensors or settings.
 
-/// Lists and names the variants of an enum.
-macro_rules! variants {
-    ($type:ident: $($variant:ident = $name:literal),*) => {
-        impl $type {
-            /// All variants.
-            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
-
-            /// Its name, such as on the command line.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-/// Names the variants of an enum, which is displayed and parsed by them. `$unknown` is the error's message.
-macro_rules! names {
-    ($type:ident, $unknown:literal: $($variants:tt)*) => {
-        variants! { $type: $($variants)* }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = crate::Error;
-
-            fn from_str(text: &str) -> crate::Result<Self> {
-                let named = Self::ALL.into_iter().find(|variant| variant.name() == text);
-                named.ok_or_else(|| crate::Error::Invalid(format!($unknown, text)))
-            }
-        }
-    };
-}
-
 pub(crate) mod header;
 mod local;
 pub(crate) mod method;

@@ -61,43 +61,30 @@ impl<I, O> ShardedLoader<I, O> {
 }
 
 impl<I, O> ShardedLoaderBuilder<I, O> {
-    /// Sets the number of samples of a rank's batch. Default: 1. 0 is treated as 1.
-    pub fn batch_size(mut self, batch_size: usize) -> Self {
-        self.batch_size = batch_size.max(1);
-        self
-    }
+    burn_ddp_comm::setters! {
+        /// Sets the number of samples of a rank's batch. Default: 1. 0 is treated as 1.
+        batch_size(batch_size: usize) => batch_size = batch_size.max(1);
 
-    /// Shuffles the whole data set in an order that depends on `seed` and the epoch.
-    ///
-    /// Default: the order of the data set.
-    pub fn shuffle(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
-    }
+        /// Shuffles the whole data set in an order that depends on `seed` and the epoch.
+        ///
+        /// Default: the order of the data set.
+        shuffle(seed: u64) => seed = Some(seed);
 
-    /// Sets the number of threads that build batches ahead. Default: 0, the calling thread builds them.
-    pub fn num_workers(mut self, num_workers: usize) -> Self {
-        self.workers = num_workers;
-        self
-    }
+        /// Sets the number of threads that build batches ahead. Default: 0, the calling thread builds them.
+        num_workers(num_workers: usize) => workers = num_workers;
 
-    /// Applies `transform` to every sample and its epoch (from 1) on the threads that build batches.
-    ///
-    /// It must depend on its arguments only, so that equal epochs give equal samples.
-    pub fn transform(mut self, transform: impl Fn(usize, I) -> I + Send + Sync + 'static) -> Self {
-        self.transform = Some(Arc::new(transform));
-        self
-    }
+        /// Applies `transform` to every sample and its epoch (from 1) on the threads that build batches.
+        ///
+        /// It must depend on its arguments only, so that equal epochs give equal samples.
+        transform(transform: impl Fn(usize, I) -> I + Send + Sync + 'static) => transform = Some(Arc::new(transform));
 
-    /// Draws the samples of an epoch with replacement, with probabilities proportional to `weights`.
-    ///
-    /// See [`DistributedSampler::weighted`]. It has no effect without [`shuffle`](Self::shuffle).
-    ///
-    /// # Panics
-    /// In [`build`](Self::build), if there is not one weight per sample, or no weight is positive.
-    pub fn sample_weights(mut self, weights: Vec<f64>) -> Self {
-        self.weights = Some(weights);
-        self
+        /// Draws the samples of an epoch with replacement, with probabilities proportional to `weights`.
+        ///
+        /// See [`DistributedSampler::weighted`]. It has no effect without [`shuffle`](Self::shuffle).
+        ///
+        /// # Panics
+        /// In [`build`](Self::build), if there is not one weight per sample, or no weight is positive.
+        sample_weights(weights: Vec<f64>) => weights = Some(weights);
     }
 
     /// Builds the loader of the rank that `world` names.

@@ -97,21 +97,6 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         Ok(Self { compute: compute::replica_devices(config), ..strategy })
     }
 
-    /// Observes the run.
-    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.run.observer = observer;
-        self
-    }
-
-    /// Evaluates `test` once, at the end of a run that is not interrupted.
-    ///
-    /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
-    /// [`Observer::tested`] gets the result.
-    pub fn with_test(mut self, test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) -> Self {
-        self.run.test = test;
-        self
-    }
-
     /// Observes what every rank computes.
     pub fn with_callback(self, callback: impl Callback<M> + 'static) -> Self {
         self.with_metric_callback([], callback)
@@ -146,73 +131,57 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         self.with_callback(BurnMetric(metric))
     }
 
-    /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
-    ///
-    /// burn-train's `SupervisedTraining::grads_accumulation`, if it is set, replaces
-    /// [`StepOptions::grad_accum_steps`]. SyncBatchNorm layers of the model are used as they are:
-    /// [`StepOptions::sync_batch_norm`] has no effect.
-    pub fn with_options(mut self, options: StepOptions) -> Self {
-        self.run.options = options;
-        self
-    }
+    burn_ddp_comm::setters! {
+        /// Observes the run.
+        with_observer(observer: Arc<dyn Observer>) => run.observer = observer;
 
-    /// Ends the run after this many optimizer steps, with an evaluation.
-    pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
-        self.run.max_steps = max_steps;
-        self
-    }
+        /// Evaluates `test` once, at the end of a run that is not interrupted.
+        ///
+        /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
+        /// [`Observer::tested`] gets the result.
+        with_test(test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) => run.test = test;
 
-    /// Evaluates this many batches of each set at most, for a short run that checks a program.
-    pub fn with_evaluation_batches(mut self, batches: Option<usize>) -> Self {
-        self.run.evaluation_batches = batches;
-        self
-    }
+        /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
+        ///
+        /// burn-train's `SupervisedTraining::grads_accumulation`, if it is set, replaces
+        /// [`StepOptions::grad_accum_steps`]. SyncBatchNorm layers of the model are used as they are:
+        /// [`StepOptions::sync_batch_norm`] has no effect.
+        with_options(options: StepOptions) => run.options = options;
 
-    /// Takes checkpoints. All ranks must, or none.
-    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
-        self.run.checkpoints = Some(checkpoints);
-        self
-    }
+        /// Ends the run after this many optimizer steps, with an evaluation.
+        with_max_steps(max_steps: Option<usize>) => run.max_steps = max_steps;
 
-    /// Resumes from a snapshot, the same on every rank: [`Snapshot::share`] distributes it. At the same world size and
-    /// batch size, the run continues with the same bits as without the interruption; at another one, with the
-    /// remaining samples, in the same order.
-    ///
-    /// Burn builds the optimizer's state on `Device::default()` before it moves it to this rank's
-    /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
-    pub fn with_resume(mut self, snapshot: Option<Snapshot>) -> Self {
-        self.run.resume = snapshot;
-        self
-    }
+        /// Evaluates this many batches of each set at most, for a short run that checks a program.
+        with_evaluation_batches(batches: Option<usize>) => run.evaluation_batches = batches;
 
-    /// Lets callbacks change the learning rate of a schedule that [`LrControl::schedule`] has made.
-    pub fn with_lr_control(mut self, control: LrControl) -> Self {
-        self.run.lr_control = Some(control);
-        self
-    }
+        /// Takes checkpoints. All ranks must, or none.
+        with_checkpoints(checkpoints: Checkpoints) => run.checkpoints = Some(checkpoints);
 
-    /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
-    /// after every optimizer step.
-    pub fn with_ema(mut self, decay: Option<f64>) -> Self {
-        self.run.ema = decay;
-        self
-    }
+        /// Resumes from a snapshot, the same on every rank: [`Snapshot::share`] distributes it. At the same world size and
+        /// batch size, the run continues with the same bits as without the interruption; at another one, with the
+        /// remaining samples, in the same order.
+        ///
+        /// Burn builds the optimizer's state on `Device::default()` before it moves it to this rank's
+        /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
+        with_resume(snapshot: Option<Snapshot>) => run.resume = snapshot;
 
-    /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
-    /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer
-    /// or local SGD.
-    ///
-    /// The state is kept for gradients that are averaged in host memory. On a GPU with NCCL, a step that fails on the
-    /// device may have changed the parameters.
-    pub fn with_live_recovery(mut self, recovery: Option<Arc<LiveRecovery>>) -> Self {
-        self.run.recovery = recovery;
-        self
-    }
+        /// Lets callbacks change the learning rate of a schedule that [`LrControl::schedule`] has made.
+        with_lr_control(control: LrControl) => run.lr_control = Some(control);
 
-    /// Stops all ranks together when any rank is signal to.
-    pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
-        self.run.stop = Some(request);
-        self
+        /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
+        /// after every optimizer step.
+        with_ema(decay: Option<f64>) => run.ema = decay;
+
+        /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
+        /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer
+        /// or local SGD.
+        ///
+        /// The state is kept for gradients that are averaged in host memory. On a GPU with NCCL, a step that fails on the
+        /// device may have changed the parameters.
+        with_live_recovery(recovery: Option<Arc<LiveRecovery>>) => run.recovery = recovery;
+
+        /// Stops all ranks together when any rank is signal to.
+        with_stop(request: Arc<StopRequest>) => run.stop = Some(request);
     }
 }
 
