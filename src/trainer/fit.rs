@@ -170,7 +170,7 @@ impl<M: StepModel> Trainer<'_, M> {
         let sink = output.clone().map(|output| output as Arc<dyn CheckpointSink>);
         let strategy = strategy
             .with_options(config.step_options())
-            .with_observer(Arc::new(observers))
+            .with_observers(observers)
             .with_callbacks(callbacks)
             .with_test(loaders.valid.is_some().then(|| loaders.test.clone()))
             .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink, load_best })

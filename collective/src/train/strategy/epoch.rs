@@ -29,7 +29,7 @@ impl<M: StepModel> Run<'_, M> {
             settings.train.steps_left(done).div_ceil(self.engine.options.grad_accum_steps),
             settings.train.samples(),
         );
-        settings.observer.epoch_started(epoch, steps, total.saturating_sub(done.samples));
+        settings.observe(|observer| observer.epoch_started(epoch, steps, total.saturating_sub(done.samples)));
         self.event(LearnerEvent::StartSplit { epoch_number: epoch, total_items: total });
         let mut clock = Clock::start(self.position.seconds);
         let mut batches = settings.train.rest(epoch, done, &settings.device).peekable();
@@ -172,27 +172,27 @@ impl<M: StepModel> Run<'_, M> {
 
     /// Warns of parameters that only some ranks use, of the first skipped step, and of disabled overlap.
     fn warn(&mut self, loss_scale: Option<f32>) {
-        let observer = &self.settings.observer;
+        let tell = |message: String| self.settings.observe(|observer| observer.warned(&message));
         if self.position.step == 1 {
             let unused: Vec<String> =
                 self.engine.reducer.unused().map(|(path, ranks)| format!("{path} ({ranks} ranks)")).collect();
             if !unused.is_empty() {
                 let unused = unused.join(", ");
-                observer.warned(&format!("not all ranks used these parameters in step 1: {unused}"));
+                tell(format!("not all ranks used these parameters in step 1: {unused}"));
             }
         }
         if let (Some(scale), true, false) = (loss_scale, self.engine.reducer.skipped(), self.warned_of_skips)
         {
             self.warned_of_skips = true;
             let (step, next) = (self.position.step, self.engine.reducer.loss_scale());
-            observer.warned(&format!(
+            tell(format!(
                 "step {step} is skipped, because its gradients overflow f16 at loss scale {scale}; the next scale is \
                  {next}"
             ));
         }
         if let (Some(reason), false) = (self.engine.reducer.fallback(), self.warned) {
             self.warned = true;
-            observer.warned(&format!("gradients are synchronised after backward from now on: {reason}"));
+            tell(format!("gradients are synchronised after backward from now on: {reason}"));
         }
     }
 }

@@ -34,7 +34,7 @@ impl<M: StepModel> Run<'_, M> {
     /// Evaluates the validation set after an epoch.
     pub(super) fn evaluate(&mut self, epoch: usize) -> Result<Totals, Stop> {
         let settings = self.settings;
-        settings.observer.evaluation_started(epoch, settings.valid.samples());
+        settings.observe(|observer| observer.evaluation_started(epoch, settings.valid.samples()));
         self.valid_event(LearnerEvent::StartSplit {
             epoch_number: epoch,
             total_items: settings.valid.samples(),
@@ -57,12 +57,12 @@ impl<M: StepModel> Run<'_, M> {
         let Some(test) = settings.test.as_ref().or(loads_best.then_some(&settings.valid)) else {
             return Ok(());
         };
-        settings.observer.evaluation_started(last.epoch, test.samples());
+        settings.observe(|observer| observer.evaluation_started(last.epoch, test.samples()));
         let Totals { sums, samples } = self.totals_over(&**test, true)?;
         let metrics = means::<ValidOutput<M>>(&sums, samples);
         let mut report = EpochReport { metrics, valid_samples: samples, logged: Vec::new(), ..last };
         settings.callbacks.join(&mut report, &settings.group, true)?;
-        settings.observer.tested(&report);
+        settings.observe(|observer| observer.tested(&report));
         Ok(())
     }
 

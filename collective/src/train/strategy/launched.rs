@@ -63,7 +63,7 @@ impl<M: StepModel> Run<'_, M> {
         if self.round.is_none()
             && let Some(warning) = self.stragglers.update(report.step, times)
         {
-            self.settings.observer.warned(&warning);
+            self.settings.observe(|observer| observer.warned(&warning));
         }
         check_totals::<TrainedOutput<M>>(&totals)?;
         let sums = match &mut self.round {
@@ -76,7 +76,7 @@ impl<M: StepModel> Run<'_, M> {
         report.metrics = means::<TrainedOutput<M>>(&totals, averaged).into_iter().skip(1).collect();
         report.elapsed = clock.lap();
         self.time.training += report.elapsed;
-        self.settings.observer.step_done(&report);
+        self.settings.observe(|observer| observer.step_done(&report));
         if let Some(recovery) = &self.settings.recovery {
             recovery.reported(Report::Step(report.clone()));
         }

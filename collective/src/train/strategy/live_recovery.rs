@@ -179,7 +179,7 @@ impl<M: StepModel> Run<'_, M> {
         let Some(recovery) = &self.settings.recovery else { return };
         let (step, model) = (self.position.step, self.learner.model());
         if let Err(error) = recovery.keep(step, model, || self.records(), |model| self.averaged(model)) {
-            self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
+            self.settings.observe(|observer| observer.warned(&format!("this rank's state is lost: {error}")));
         }
     }
 }

@@ -27,7 +27,7 @@ pub use snapshot::{Position, Snapshot};
 use crate::train::metric::{MetricInfo, MetricValue, StepOutput};
 use burn::train::{InferenceStep, LearnerModel, TrainStep};
 use serde::{Deserialize, Serialize};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Input of a model's training step.
 pub type TrainInput<M> = <M as TrainStep>::Input;
@@ -181,29 +181,4 @@ pub trait Observer: Send + Sync {
     fn warned(&self, _message: &str) {}
     /// Called with a note for the user, such as the reason why a callback ends the run.
     fn noted(&self, _message: &str) {}
-}
-
-/// Several observers, called in order.
-impl Observer for Vec<Arc<dyn Observer>> {
-    fn epoch_started(&self, epoch: usize, steps: usize, samples: usize) {
-        self.iter().for_each(|o| o.epoch_started(epoch, steps, samples));
-    }
-    fn step_done(&self, report: &StepReport) {
-        self.iter().for_each(|o| o.step_done(report));
-    }
-    fn evaluation_started(&self, epoch: usize, samples: usize) {
-        self.iter().for_each(|o| o.evaluation_started(epoch, samples));
-    }
-    fn epoch_done(&self, report: &EpochReport) {
-        self.iter().for_each(|o| o.epoch_done(report));
-    }
-    fn tested(&self, report: &EpochReport) {
-        self.iter().for_each(|o| o.tested(report));
-    }
-    fn warned(&self, message: &str) {
-        self.iter().for_each(|o| o.warned(message));
-    }
-    fn noted(&self, message: &str) {
-        self.iter().for_each(|o| o.noted(message));
-    }
 }

@@ -133,7 +133,10 @@ impl<M: LearnerModel> ParallelStrategy<M> {
 
     burn_ddp_comm::setters! {
         /// Observes the run.
-        with_observer(observer: Arc<dyn Observer>) => run.observer = observer;
+        with_observer(observer: Arc<dyn Observer>) => run.observers = vec![observer];
+
+        /// Observes the run with several observers, which are called in order.
+        with_observers(observers: Vec<Arc<dyn Observer>>) => run.observers = observers;
 
         /// Evaluates `test` once, at the end of a run that is not interrupted.
         ///

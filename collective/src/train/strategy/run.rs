@@ -100,7 +100,7 @@ impl<M: StepModel> Run<'_, M> {
             };
             let is_last = self.settings.test.is_none();
             self.settings.callbacks.join(&mut report, &self.settings.group, is_last)?;
-            self.settings.observer.epoch_done(&report);
+            self.settings.observe(|observer| observer.epoch_done(&report));
             if let Some(recovery) = &self.settings.recovery {
                 recovery.reported(Report::Epoch(report.clone()));
             }
@@ -151,7 +151,9 @@ impl<M: StepModel> Run<'_, M> {
         best.apply_optimizer(&mut self.learner, &self.engine.reducer)?;
         let average = |decay| WeightAverage::new(decay, &self.learner.model(), Some(&best));
         self.average = settings.ema.map(average).transpose()?;
-        settings.observer.noted(&format!("loaded the best checkpoint, of step {}", best.position.step));
+        settings.observe(|observer| {
+            observer.noted(&format!("loaded the best checkpoint, of step {}", best.position.step))
+        });
         Ok(())
     }
 
@@ -195,7 +197,7 @@ impl<M: StepModel> Run<'_, M> {
     pub(super) fn end_early(&mut self) {
         if !std::mem::replace(&mut self.stopped, true) {
             let reason = self.control.stop.as_deref().unwrap_or("a callback of another rank");
-            self.settings.observer.noted(&format!("stopped early: {reason}"));
+            self.settings.observe(|observer| observer.noted(&format!("stopped early: {reason}")));
         }
     }
 
@@ -217,7 +219,9 @@ impl<M: StepModel> Run<'_, M> {
         settings.group.broadcast(&mut factor, 0)?;
         if control.factor() != factor[0] {
             let epoch = self.position.epoch;
-            settings.observer.noted(&format!("learning rate x {} after epoch {epoch}", factor[0]));
+            settings.observe(|observer| {
+                observer.noted(&format!("learning rate x {} after epoch {epoch}", factor[0]))
+            });
             control.set_factor(factor[0]);
         }
         Ok(())

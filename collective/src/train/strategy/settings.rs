@@ -26,7 +26,8 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     /// Evaluated at the end only.
     pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
-    pub observer: Arc<dyn Observer>,
+    /// Called in this order.
+    pub observers: Vec<Arc<dyn Observer>>,
     pub options: StepOptions,
     pub max_steps: Option<usize>,
     pub callbacks: Callbacks<M>,
@@ -55,7 +56,7 @@ impl<M: LearnerModel> RunSettings<M> {
             train,
             valid,
             test: None,
-            observer: Arc::new(Vec::<Arc<dyn Observer>>::new()),
+            observers: Vec::new(),
             options: StepOptions::default(),
             max_steps: None,
             callbacks: Callbacks::default(),
@@ -118,13 +119,18 @@ impl<M: LearnerModel> RunSettings<M> {
     /// Verifies that the optimizer's state can be divided over the ranks; warns if there is one rank.
     fn check_sharding(&self, components: &TrainingComponents<M>) -> Result<()> {
         if self.group.world_size() == 1 {
-            self.observer.warned("shard_optimizer has no effect on one rank");
+            self.observe(|observer| observer.warned("shard_optimizer has no effect on one rank"));
         } else if components.checkpointer.is_some() {
             return Err(Error::Invalid(
                 "burn-train's checkpointers would store one rank's part of a sharded optimizer: take checkpoints with with_checkpoints, or turn off shard_optimizer".into(),
             ));
         }
         Ok(())
+    }
+
+    /// Calls all observers.
+    pub fn observe(&self, call: impl Fn(&dyn Observer)) {
+        self.observers.iter().for_each(|observer| call(&**observer));
     }
 
     /// The storage of checkpoints, on rank 0.
