@@ -10,25 +10,9 @@ use super::{
 use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 
-/// A rank's place in the tree, in ranks counted from the root.
-#[derive(Debug, PartialEq, Eq)]
-struct Node {
-    parent: Option<usize>,
-    children: Vec<usize>,
-}
-
 /// The rank and all ranks below it.
 fn below(v: usize, size: usize) -> Range<usize> {
     if v == 0 { 0..size } else { v..size.min(v + (1 << v.trailing_zeros())) }
-}
-
-fn node(v: usize, size: usize) -> Node {
-    let bits = if v == 0 { usize::BITS } else { v.trailing_zeros() };
-    let children = (0..bits).map_while(|bit| 1usize.checked_shl(bit).map(|step| v + step));
-    Node {
-        parent: (v != 0).then(|| v & (v - 1)),
-        children: children.take_while(|child| *child < size).collect(),
-    }
 }
 
 /// The peers of a rank in the tree of `root`, as ranks of the group.
@@ -36,10 +20,13 @@ fn node(v: usize, size: usize) -> Node {
 /// The child with the most ranks below it is first, so that they do not wait for the others.
 fn relatives(world: World, root: usize) -> (Option<usize>, impl Iterator<Item = usize>) {
     let World { rank, size } = world;
-    let node = node((rank + size - root) % size, size);
+    let v = (rank + size - root) % size;
     let rank = move |v: usize| (v + root) % size;
-    let parent = node.parent.map(rank);
-    (parent, parent.into_iter().chain(node.children.into_iter().rev().map(rank)))
+    let parent = (v != 0).then(|| rank(v & (v - 1)));
+    // The powers of two below the lowest set bit of v, which all are for the root.
+    let steps = (0..usize::BITS).rev().map(|bit| 1 << bit);
+    let steps = steps.filter(move |step| v + step < size && v & (2 * step - 1) == 0);
+    (parent, parent.into_iter().chain(steps.map(move |step| rank(v + step))))
 }
 
 /// Forwards pieces of the root's buffer of `bytes` bytes down the tree as they arrive.
@@ -113,30 +100,6 @@ fn pass_on(duplexes: &mut [Duplex], parent: Option<usize>) {
     for duplex in duplexes {
         if from_children && (from_parent || parent == Some(duplex.peer)) {
             duplex.send.open(usize::MAX);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_rank_has_one_parent_and_a_contiguous_subtree() {
-        for size in 1..70 {
-            let mut reached = vec![0; size];
-            for v in 0..size {
-                let node = node(v, size);
-                let mut run: Vec<_> = node.children.iter().flat_map(|child| below(*child, size)).collect();
-                run.push(v);
-                run.sort();
-                assert_eq!(run, below(v, size).collect::<Vec<_>>());
-                for child in node.children {
-                    reached[child] += 1;
-                    assert_eq!(super::node(child, size).parent, Some(v));
-                }
-            }
-            assert!(reached.iter().enumerate().all(|(v, times)| *times == usize::from(v != 0)));
         }
     }
 }
