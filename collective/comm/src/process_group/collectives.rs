@@ -21,7 +21,6 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
-        let root = self.shared.check_rank("root", root)?;
         let spec = CallSpec::new("reduce", T::DTYPE, buffer.len()).reduce(op).root(root);
         self.run(spec, |comm, call| comm.reduce(call, cast_slice_mut(buffer)))
     }
@@ -52,7 +51,6 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
-        let root = self.shared.check_rank("root", root)?;
         let spec = CallSpec::new("broadcast", T::DTYPE, buffer.len()).root(root);
         self.run(spec, |comm, call| comm.broadcast(call, cast_slice_mut(buffer)))
     }
@@ -102,7 +100,6 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn gather<T: Element>(&self, mine: &[T], root: usize) -> Result<Option<Vec<Vec<T>>>> {
-        let root = self.shared.check_rank("root", root)?;
         let here = self.rank() == root;
         let mut all = vec![T::zeroed(); if here { mine.len() * self.world_size() } else { 0 }];
         let spec = CallSpec::new("gather", T::DTYPE, mine.len()).root(root);
@@ -118,7 +115,6 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if there is no rank `root` or `all` has another length; those of
     /// [`ProcessGroup::all_reduce`].
     pub fn scatter<T: Element>(&self, all: &[T], mine: &mut [T], root: usize) -> Result<()> {
-        let root = self.shared.check_rank("root", root)?;
         let all = if self.rank() == root { all } else { &[] };
         if self.rank() == root {
             self.expect_length("scatter", all.len(), mine.len())?;

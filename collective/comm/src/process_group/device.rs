@@ -179,7 +179,6 @@ impl ProcessGroup {
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
         let DeviceTransport { worker, order, .. } = self.attached()?;
-        call.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
         self.with_permit_and(
             || order.ticket(|| ()).0,
             |group, ticket| {

@@ -32,7 +32,6 @@ impl ProcessGroup {
     }
 
     pub(super) fn place(&self, spec: CallSpec, ticket: Ticket) -> Result<Place> {
-        spec.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
         let (compared, call) = (Compared::default(), self.shared.next_call(spec)?);
         // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
         drop(self.compare(spec, compared.clone())?);

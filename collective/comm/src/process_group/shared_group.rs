@@ -60,7 +60,9 @@ impl SharedGroup {
         self.topology.control().map_or_else(|| lock(&self.ended).clone(), |control| control.cause())
     }
 
-    fn alive(&self) -> Result<()> {
+    /// Checks that the group can make the call `spec`.
+    fn admit(&self, spec: &CallSpec) -> Result<()> {
+        spec.root.map(|root| self.check_rank("root", root)).transpose()?;
         if self.state.destroyed.load(Ordering::Acquire) {
             return Err(Error::Invalid("the process group was destroyed".into()));
         }
@@ -80,7 +82,7 @@ impl SharedGroup {
         endpoints: Option<Endpoints>,
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
-        self.alive()?;
+        self.admit(&spec)?;
         let seq = match endpoints {
             None => self.state.next_seq(),
             Some(endpoints) => self.state.next_message(endpoints),
@@ -105,7 +107,7 @@ impl SharedGroup {
     /// # Errors
     /// The first cause, if the group has failed.
     pub fn next_call(&self, spec: CallSpec) -> Result<Call> {
-        self.alive()?;
+        self.admit(&spec)?;
         Ok(spec.numbered(self.state.last_seq() + 1, self.state.options.timeout))
     }
 
