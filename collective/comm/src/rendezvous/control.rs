@@ -83,7 +83,7 @@ pub(crate) fn connect(
     }
 }
 
-fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
+fn attempt(address: impl ToSocketAddrs, deadline: Instant) -> std::io::Result<TcpStream> {
     let mut failure = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(10));
@@ -100,9 +100,13 @@ fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
 }
 
 /// Connects to `address` and authenticates, in one attempt.
-pub(super) fn dial(address: &str, secret: &Secret, deadline: Instant) -> Result<TcpStream> {
+pub(crate) fn dial<A: ToSocketAddrs + fmt::Display>(
+    address: A,
+    secret: &Secret,
+    deadline: Instant,
+) -> Result<TcpStream> {
     let mut stream =
-        attempt(address, deadline).map_err(|e| Error::io(format!("connect to {address}"), &e))?;
+        attempt(&address, deadline).map_err(|e| Error::io(format!("connect to {address}"), &e))?;
     secret.dial(&mut stream, deadline.min(Instant::now() + 2 * HANDSHAKE))?;
     Ok(stream)
 }

@@ -16,7 +16,7 @@
 
 use crate::{
     Error, Result, Secret,
-    rendezvous::{listener, secret},
+    rendezvous::{control::dial, listener, secret},
     sync::{lock, wait},
 };
 use std::{
@@ -153,20 +153,14 @@ impl Shared {
     /// Connects to `peer`, waits until it has accepted, and confirms the connection.
     fn dial(&self, group: u64, peer: usize, address: SocketAddr, deadline: Instant) -> Result<TcpStream> {
         let failed = |e| Error::io(format!("connect to rank {peer} at {address}"), &e);
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(&address, left).map_err(failed)?;
-        self.secret.dial(&mut stream, deadline)?;
-        let mut hello = group.to_le_bytes().to_vec();
-        hello.extend((self.rank as u32).to_le_bytes());
-        hello.extend((peer as u32).to_le_bytes());
-        secret::write_by(&mut stream, &hello, deadline).map_err(failed)?;
+        let mut stream = dial(address, &self.secret, deadline)?;
+        let hello =
+            [&group.to_le_bytes()[..], &(self.rank as u32).to_le_bytes(), &(peer as u32).to_le_bytes()];
+        secret::write_by(&mut stream, &hello.concat(), deadline).map_err(failed)?;
         let mut answer = [0];
         secret::read_by(&mut stream, &mut answer, deadline).map_err(failed)?;
         if answer != [ACCEPTED] {
-            return Err(Error::Invalid(format!(
-                "{address} answered rank {} as rank {peer} with {answer:?}",
-                self.rank
-            )));
+            return Err(failed(io::ErrorKind::InvalidData.into()));
         }
         secret::write_by(&mut stream, &[CONFIRMED], deadline).map_err(failed)?;
         Ok(stream)
@@ -176,16 +170,12 @@ impl Shared {
         let failed = |e| Error::io("accept a data connection", &e);
         let deadline = Instant::now() + secret::HANDSHAKE;
         self.secret.answer(&mut stream, deadline)?;
-        let (mut group, mut from, mut to) = ([0; 8], [0; 4], [0; 4]);
+        let (mut group, mut ranks) = ([0; 8], [[0; 4]; 2]);
         secret::read_by(&mut stream, &mut group, deadline).map_err(failed)?;
-        secret::read_by(&mut stream, &mut from, deadline).map_err(failed)?;
-        secret::read_by(&mut stream, &mut to, deadline).map_err(failed)?;
-        let (from, to) = (u32::from_le_bytes(from) as usize, u32::from_le_bytes(to) as usize);
+        secret::read_by(&mut stream, ranks.as_flattened_mut(), deadline).map_err(failed)?;
+        let [from, to] = ranks.map(|rank| u32::from_le_bytes(rank) as usize);
         if to != self.rank {
-            return Err(Error::Invalid(format!(
-                "rank {from} connected to rank {to}, but this is rank {}",
-                self.rank
-            )));
+            return Err(failed(io::ErrorKind::InvalidData.into()));
         }
         secret::write_by(&mut stream, &[ACCEPTED], deadline).map_err(failed)?;
         self.await_confirmation(&mut stream).map_err(failed)?;
