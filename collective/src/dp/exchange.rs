@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 /// One replica's member of the exchange, before it is [opened](Self::open).
 pub(super) struct Member {
-    group: ProcessGroup,
-    /// The group of all replicas over which SyncBatchNorm synchronises its statistics, if it is enabled.
-    statistics: Option<ProcessGroup>,
+    /// The group of gradients, then that of SyncBatchNorm's statistics, if it is enabled.
+    groups: Vec<ProcessGroup>,
     site: Option<Arc<dyn DeviceSite>>,
 }
 
@@ -35,10 +34,9 @@ impl Member {
         if !sites.is_empty() && sites.len() != count {
             return Err(Error::Invalid(format!("{} NCCL devices for {count} replicas", sites.len())));
         }
-        let member = |(at, group)| Member {
-            group,
-            statistics: statistics.get(at).cloned(),
-            site: sites.get(at).cloned(),
+        let member = |(at, group)| {
+            let groups = [group].into_iter().chain(statistics.get(at).cloned()).collect();
+            Member { groups, site: sites.get(at).cloned() }
         };
         Ok(ProcessGroup::threads(count, Options::default())?.into_iter().enumerate().map(member).collect())
     }
@@ -48,7 +46,7 @@ impl Member {
     /// # Errors
     /// If NCCL cannot be used.
     pub fn open<M: Module>(self, module: &M) -> Result<Exchange> {
-        let groups: Vec<ProcessGroup> = [self.group].into_iter().chain(self.statistics).collect();
+        let groups = self.groups;
         for (group, site) in groups.iter().zip(self.site.iter().cycle()) {
             if let DevicePath::Host(why) = group.attach(Ok(site.clone()))? {
                 return Err(Error::Invalid(format!(

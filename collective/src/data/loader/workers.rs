@@ -5,19 +5,12 @@
 //! therefore use the same streams.
 
 use super::{ShardedBatch, ShardedBatches, unreadable};
-use crate::{
-    Result,
-    device_error::{cause_of_panic, panic_text},
-};
+use crate::device_error::{cause_of_panic, panic_text};
 use burn::{backend::StreamId, data::dataset::DatasetError};
 use std::{
-    collections::VecDeque,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        mpsc::{Receiver, sync_channel},
-    },
+    sync::{Arc, mpsc::sync_channel},
     thread,
 };
 use tracing::info_span;
@@ -66,23 +59,6 @@ pub(super) fn build<O: Send + 'static>(
             });
             receive
         })
-        .collect();
-    Box::new(InTurn { queues, left: batches.len() })
-}
-
-/// Reads the workers' channels in turn.
-struct InTurn<O> {
-    queues: VecDeque<Receiver<Result<ShardedBatch<O>>>>,
-    left: usize,
-}
-
-impl<O> Iterator for InTurn<O> {
-    type Item = Result<ShardedBatch<O>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let item = self.queues.front()?.recv().ok();
-        self.queues.rotate_left(1);
-        item
-    }
+        .collect::<Vec<_>>();
+    Box::new((0..batches.len()).map_while(move |batch| queues[batch % workers].recv().ok()))
 }
