@@ -33,9 +33,9 @@ pub mod tensor;
 mod train;
 
 pub use burn_ddp_comm::{
-    CallSpec, Communicator, DType, DevicePath, Element, Error, FileStore, FlightRecord, HashStore,
-    InitMethod, JOB_ID, Options, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall, ReduceOp, Result, SECRET,
-    Secret, SettingDifference, Store, Transport, Work, World, explain,
+    Call, Communicator, DType, DevicePath, Element, Error, FileStore, FlightRecord, HashStore, InitMethod,
+    JOB_ID, Options, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall, ReduceOp, Result, SECRET, Secret,
+    SettingDifference, Store, Transport, Work, World, explain,
 };
 pub use burn_ddp_comm::{address, channel, communicator, dtype, error, host, listener, reduce, transport};
 pub use data::{join, loader, sampler};

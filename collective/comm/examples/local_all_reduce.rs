@@ -12,7 +12,7 @@
 
 #[cfg(target_os = "linux")]
 use burn_ddp_comm::transport::shm::{ShmCommunicator, ShmSegment};
-use burn_ddp_comm::{CallSpec, Communicator, DType, ReduceOp, transport::thread::ThreadGroup};
+use burn_ddp_comm::{Call, Communicator, DType, ReduceOp, transport::thread::ThreadGroup};
 use std::{
     env,
     error::Error,
@@ -98,7 +98,7 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
             let mut call = |operation, count| {
                 seq += 1;
                 let reduce = (count > 0).then_some(ReduceOp::Sum);
-                let call = CallSpec { reduce, ..CallSpec::new(operation, DType::F32, count) };
+                let call = Call { reduce, ..Call::new(operation, DType::F32, count) };
                 call.numbered(seq, TIMEOUT)
             };
             communicator.barrier(&call("barrier", 0))?;

@@ -21,46 +21,10 @@ impl World {
     }
 }
 
-/// A collective call without its number and time limit.
-#[derive(Clone, Copy, Debug)]
-pub struct CallSpec {
-    /// As [`Call::operation`].
-    pub operation: &'static str,
-    /// As [`Call::dtype`].
-    pub dtype: DType,
-    /// As [`Call::count`].
-    pub count: usize,
-    /// As [`Call::reduce`].
-    pub reduce: Option<ReduceOp>,
-    /// As [`Call::root`].
-    pub root: Option<usize>,
-}
-
-impl CallSpec {
-    /// A call without reduction and root.
-    pub fn new(operation: &'static str, dtype: DType, count: usize) -> Self {
-        CallSpec { operation, dtype, count, reduce: None, root: None }
-    }
-
-    crate::setters! {
-        /// Sets the reduction.
-        reduce(op: ReduceOp) => reduce = Some(op);
-
-        /// Sets the root rank.
-        root(root: usize) => root = Some(root);
-    }
-
-    /// The call with this number and time limit.
-    pub fn numbered(self, seq: u64, timeout: Duration) -> Call {
-        let CallSpec { operation, dtype, count, reduce, root } = self;
-        Call { seq, operation: operation.into(), dtype, count, reduce, root, timeout }
-    }
-}
-
 /// One collective call. All ranks must agree on everything but the time limit before data is exchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// Number of this call within its group, from 1.
+    /// Number of this call within its group, from 1; 0 before the group makes it.
     pub seq: u64,
     /// Name, such as `all_reduce`.
     pub operation: Cow<'static, str>,
@@ -78,6 +42,25 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call without reduction and root, which the group numbers.
+    pub fn new(operation: &'static str, dtype: DType, count: usize) -> Self {
+        let (operation, timeout) = (operation.into(), Duration::ZERO);
+        Call { seq: 0, operation, dtype, count, reduce: None, root: None, timeout }
+    }
+
+    crate::setters! {
+        /// Sets the reduction.
+        reduce(op: ReduceOp) => reduce = Some(op);
+
+        /// Sets the root rank.
+        root(root: usize) => root = Some(root);
+    }
+
+    /// The call with this number and time limit.
+    pub fn numbered(self, seq: u64, timeout: Duration) -> Self {
+        Call { seq, timeout, ..self }
+    }
+
     /// The reduction of a call that must have one.
     ///
     /// # Errors

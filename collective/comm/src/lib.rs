@@ -45,7 +45,7 @@ mod rendezvous;
 mod sync;
 pub mod transport;
 
-pub use communicator::{CallSpec, Communicator, World};
+pub use communicator::{Call, Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result, SettingDifference};
 pub use process_group::{

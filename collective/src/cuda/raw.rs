@@ -2,7 +2,7 @@
 
 use super::{CudaSite, driver_error};
 use crate::{
-    CallSpec, DType, Error, ProcessGroup, ReduceOp, Result,
+    Call, DType, Error, ProcessGroup, ReduceOp, Result,
     transport::nccl::{DeviceSite, NcclCommunicator},
 };
 use cudarc::driver::result::{free_sync, malloc_sync};
@@ -32,7 +32,7 @@ pub fn raw_all_reduce(
     let nccl = Arc::new(NcclCommunicator::init(site.library()?, &id, world, &stream, timeout)?);
     // SAFETY: the device is current on this thread.
     let memory = unsafe { malloc_sync(count * 4) }.map_err(driver_error)?;
-    let call = CallSpec::new("raw all_reduce", DType::F32, count).reduce(ReduceOp::Sum).numbered(0, timeout);
+    let call = Call::new("raw all_reduce", DType::F32, count).reduce(ReduceOp::Sum).numbered(0, timeout);
     let once = || {
         let begun = Instant::now();
         let pointer = memory as usize as *mut std::ffi::c_void;

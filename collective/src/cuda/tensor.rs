@@ -1,8 +1,7 @@
 //! Collectives on Burn tensors in a GPU's memory.
 
 use crate::{
-    CallSpec, DType, Error, ProcessGroup, ReduceOp, Result,
-    communicator::Call,
+    Call, DType, Error, ProcessGroup, ReduceOp, Result,
     device_error::cause,
     exchange::{Exchange, Kind},
     transport::nccl::{NcclCommunicator, Pending},
@@ -117,8 +116,8 @@ fn slice(tensor: &FloatTensor<Cube>, from: usize, rows: usize) -> FloatTensor<Cu
 }
 
 /// The call `operation` on `tensor`, without reduction and root.
-fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<CallSpec> {
-    Ok(CallSpec::new(operation, dtype(tensor.dtype())?, tensor.shape().num_elements()))
+fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<Call> {
+    Ok(Call::new(operation, dtype(tensor.dtype())?, tensor.shape().num_elements()))
 }
 
 /// Enqueues a call: its memory to send and to receive, and the stream.
@@ -136,7 +135,7 @@ fn bind(
 
 /// Runs a collective from `tensor` into a new tensor of shape `output`.
 fn run(
-    call: CallSpec,
+    call: Call,
     tensor: FloatTensor<Cube>,
     exchange: &Exchange,
     output: Shape,
@@ -159,7 +158,7 @@ fn run(
 /// The thread that launches kernels enqueues it behind those that compute the tensor, and this thread does not wait for
 /// that. If it fails there, so does the group.
 fn start(
-    call: CallSpec,
+    call: Call,
     tensor: FloatTensor<Cube>,
     group: &ProcessGroup,
     output: Shape,
@@ -168,7 +167,7 @@ fn start(
     let operands = Operands::new(tensor, output);
     let started =
         Started { group: group.clone(), launcher: launcher(&operands.input), pending: Arc::default() };
-    let Some(place) = group.place_on_device(call)? else {
+    let Some(place) = group.place_on_device(call.clone())? else {
         let Memory { kept, send, recv } = operands.memory()?;
         let _ = started.pending.set(group.start_on_device(call, kept, bind(act, send, recv))?);
         return Ok((register(&operands.fusion, operands.result), started));

@@ -1,7 +1,7 @@
 //! Collectives and point-to-point messages on slices of numbers.
 
 use super::ProcessGroup;
-use crate::{CallSpec, Communicator, DType, Element, Error, ReduceOp, Result, communicator::Call};
+use crate::{Call, Communicator, DType, Element, Error, ReduceOp, Result};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 impl ProcessGroup {
@@ -12,7 +12,7 @@ impl ProcessGroup {
     /// # Errors
     /// If the ranks' calls differ, a rank fails or exits, or the time-out expires.
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let spec = CallSpec::new("all_reduce", T::DTYPE, buffer.len()).reduce(op);
+        let spec = Call::new("all_reduce", T::DTYPE, buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.all_reduce(call, cast_slice_mut(buffer)))
     }
 
@@ -21,7 +21,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
-        let spec = CallSpec::new("reduce", T::DTYPE, buffer.len()).reduce(op).root(root);
+        let spec = Call::new("reduce", T::DTYPE, buffer.len()).reduce(op).root(root);
         self.run(spec, |comm, call| comm.reduce(call, cast_slice_mut(buffer)))
     }
 
@@ -40,7 +40,7 @@ impl ProcessGroup {
                 buffer.len()
             )));
         }
-        let spec = CallSpec::new("reduce_scatter", T::DTYPE, buffer.len()).reduce(op);
+        let spec = Call::new("reduce_scatter", T::DTYPE, buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.reduce_scatter(call, cast_slice_mut(buffer)))?;
         let part = self.world().part(buffer.len());
         Ok(&mut buffer[part])
@@ -51,7 +51,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
-        let spec = CallSpec::new("broadcast", T::DTYPE, buffer.len()).root(root);
+        let spec = Call::new("broadcast", T::DTYPE, buffer.len()).root(root);
         self.run(spec, |comm, call| comm.broadcast(call, cast_slice_mut(buffer)))
     }
 
@@ -73,7 +73,7 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if `all` has another length; those of [`ProcessGroup::all_reduce`].
     pub fn all_gather_into<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
         self.expect_length("all_gather_into", all.len(), mine.len())?;
-        let spec = CallSpec::new("all_gather", T::DTYPE, mine.len());
+        let spec = Call::new("all_gather", T::DTYPE, mine.len());
         self.run(spec, |comm, call| comm.all_gather(call, cast_slice(mine), cast_slice_mut(all)))
     }
 
@@ -102,7 +102,7 @@ impl ProcessGroup {
     pub fn gather<T: Element>(&self, mine: &[T], root: usize) -> Result<Option<Vec<Vec<T>>>> {
         let here = self.rank() == root;
         let mut all = vec![T::zeroed(); if here { mine.len() * self.world_size() } else { 0 }];
-        let spec = CallSpec::new("gather", T::DTYPE, mine.len()).root(root);
+        let spec = Call::new("gather", T::DTYPE, mine.len()).root(root);
         self.run(spec, |comm, call| comm.gather(call, cast_slice(mine), cast_slice_mut(&mut all)))?;
         Ok(here.then(|| self.cut(&all, mine.len())))
     }
@@ -119,7 +119,7 @@ impl ProcessGroup {
         if self.rank() == root {
             self.expect_length("scatter", all.len(), mine.len())?;
         }
-        let spec = CallSpec::new("scatter", T::DTYPE, mine.len()).root(root);
+        let spec = Call::new("scatter", T::DTYPE, mine.len()).root(root);
         self.run(spec, |comm, call| comm.scatter(call, cast_slice(all), cast_slice_mut(mine)))
     }
 
@@ -128,7 +128,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
-        self.run(CallSpec::new("barrier", DType::U8, 0), |comm, call| comm.barrier(call))
+        self.run(Call::new("barrier", DType::U8, 0), |comm, call| comm.barrier(call))
     }
 
     /// Sends `data` to rank `to`, which must [`recv`](ProcessGroup::recv) it.
@@ -140,7 +140,7 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if `to` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
         let (from, to) = (self.rank(), self.peer("send to", to)?);
-        let spec = CallSpec::new("send_recv", T::DTYPE, data.len()).root(from);
+        let spec = Call::new("send_recv", T::DTYPE, data.len()).root(from);
         self.run_between(spec, Some([from, to]), |comm, call| comm.send(call, to, cast_slice(data)))
     }
 
@@ -150,18 +150,18 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if `from` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
         let (from, to) = (self.peer("receive from", from)?, self.rank());
-        let spec = CallSpec::new("send_recv", T::DTYPE, data.len()).root(from);
+        let spec = Call::new("send_recv", T::DTYPE, data.len()).root(from);
         self.run_between(spec, Some([from, to]), |comm, call| comm.recv(call, from, cast_slice_mut(data)))
     }
 
-    fn run(&self, spec: CallSpec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>) -> Result<()> {
+    fn run(&self, spec: Call, act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>) -> Result<()> {
         self.run_between(spec, None, act)
     }
 
     /// Makes a collective call, or passes a message between two ranks of the group.
     fn run_between(
         &self,
-        spec: CallSpec,
+        spec: Call,
         ranks: Option<[usize; 2]>,
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<()>,
     ) -> Result<()> {

@@ -7,8 +7,7 @@ use super::{
     ticket_queue::{Ticket, TicketQueue},
 };
 use crate::{
-    CallSpec, Error, Result, Transport,
-    communicator::Call,
+    Call, Error, Result, Transport,
     transport::nccl::{Compared, DeviceSite, NcclCommunicator, NcclWorker, Pending, UniqueId},
 };
 use serde::{Deserialize, Serialize};
@@ -162,7 +161,7 @@ impl ProcessGroup {
     /// If the group fails or has no device transport, the ranks' calls differ, or NCCL or the driver fails.
     pub fn run_on_device(
         &self,
-        call: CallSpec,
+        call: Call,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
@@ -174,7 +173,7 @@ impl ProcessGroup {
     /// Compares the ranks' calls, and then enqueues the collective.
     fn compare_and_enqueue(
         &self,
-        call: CallSpec,
+        call: Call,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
@@ -206,7 +205,7 @@ impl ProcessGroup {
     /// If the group has failed or has no device transport, or NCCL or the driver fails.
     pub fn start_on_device(
         &self,
-        spec: CallSpec,
+        spec: Call,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {

@@ -161,12 +161,12 @@ fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CallSpec, DType};
+    use crate::{Call, DType};
     use std::time::Duration;
 
     fn record(rank: usize, calls: &[(u64, &'static str, bool)]) -> FlightRecord {
         let call = |(seq, operation, finished): &(u64, &'static str, bool)| RecordedCall {
-            call: CallSpec::new(operation, DType::F32, 4).numbered(*seq, Duration::ZERO),
+            call: Call::new(operation, DType::F32, 4).numbered(*seq, Duration::ZERO),
             direct: false,
             begun_us: 0,
             took_us: finished.then_some(1),

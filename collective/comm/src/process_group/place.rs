@@ -2,8 +2,7 @@
 
 use super::{ProcessGroup, shared_group::SharedGroup, ticket_queue::Ticket};
 use crate::{
-    CallSpec, Error, Result,
-    communicator::Call,
+    Call, Error, Result,
     transport::nccl::{Compared, NcclCommunicator, Pending},
 };
 use std::{any::Any, ffi::c_void, fmt, sync::Arc};
@@ -19,7 +18,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// If the group has failed or has no device transport.
-    pub fn place_on_device(&self, spec: CallSpec) -> Result<Option<Place>> {
+    pub fn place_on_device(&self, spec: Call) -> Result<Option<Place>> {
         if self.compares_first() {
             return Ok(None);
         }
@@ -31,8 +30,8 @@ impl ProcessGroup {
         self.place(spec, ticket).map(Some)
     }
 
-    pub(super) fn place(&self, spec: CallSpec, ticket: Ticket) -> Result<Place> {
-        let (compared, call) = (Compared::default(), self.shared.next_call(spec)?);
+    pub(super) fn place(&self, spec: Call, ticket: Ticket) -> Result<Place> {
+        let (compared, call) = (Compared::default(), self.shared.next_call(spec.clone())?);
         // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
         drop(self.compare(spec, compared.clone())?);
         Ok(Place { shared: self.shared.clone(), ticket, compared, call, is_open: true })

@@ -1,7 +1,7 @@
 //! State shared by all handles of a process group, and execution of a call: number, record, deadline, failure.
 
 use super::{flight_recorder::Endpoints, group_state::GroupState, topology::Topology};
-use crate::{CallSpec, Communicator, Error, Result, communicator::Call, rendezvous::GroupProbe, sync::lock};
+use crate::{Call, Communicator, Error, Result, rendezvous::GroupProbe, sync::lock};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering, mpsc::Sender},
     time::Instant,
@@ -61,7 +61,7 @@ impl SharedGroup {
     }
 
     /// Checks that the group can make the call `spec`.
-    fn admit(&self, spec: &CallSpec) -> Result<()> {
+    fn admit(&self, spec: &Call) -> Result<()> {
         spec.root.map(|root| self.check_rank("root", root)).transpose()?;
         if self.state.destroyed.load(Ordering::Acquire) {
             return Err(Error::Invalid("the process group was destroyed".into()));
@@ -78,7 +78,7 @@ impl SharedGroup {
     /// The first cause, if the call or the group fails.
     pub fn run<R>(
         &self,
-        spec: CallSpec,
+        spec: Call,
         endpoints: Option<Endpoints>,
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
@@ -106,7 +106,7 @@ impl SharedGroup {
     ///
     /// # Errors
     /// The first cause, if the group has failed.
-    pub fn next_call(&self, spec: CallSpec) -> Result<Call> {
+    pub fn next_call(&self, spec: Call) -> Result<Call> {
         self.admit(&spec)?;
         Ok(spec.numbered(self.state.last_seq() + 1, self.state.options.timeout))
     }

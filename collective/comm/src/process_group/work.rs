@@ -2,7 +2,7 @@
 //! started, in sequence with the blocking ones.
 
 use super::{ProcessGroup, group_state::GroupState, shared_group::Job, ticket_queue::TicketQueue};
-use crate::{CallSpec, Element, Error, ReduceOp, Result, sync::lock, transport::nccl::Compared};
+use crate::{Call, Element, Error, ReduceOp, Result, sync::lock, transport::nccl::Compared};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -124,7 +124,7 @@ impl ProcessGroup {
     }
 
     /// Compares the ranks' calls in the background and registers the result in `compared`.
-    pub(super) fn compare(&self, spec: CallSpec, compared: Compared) -> Result<Work<()>> {
+    pub(super) fn compare(&self, spec: Call, compared: Compared) -> Result<Work<()>> {
         self.start_in(None, move |group| {
             group.shared.run(spec, None, |comm, call| {
                 comm.barrier(call)?;

@@ -93,11 +93,11 @@ pub(crate) fn timeout(stall: &Stall, answers: &HashMap<usize, Place>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CallSpec, DType, rendezvous::wire::GroupProgress};
+    use crate::{Call, DType, rendezvous::wire::GroupProgress};
     use std::time::Duration;
 
     fn call(group: u64, seq: u64) -> PendingCall {
-        let call = CallSpec::new("all_reduce", DType::F32, 4).numbered(seq, Duration::ZERO);
+        let call = Call::new("all_reduce", DType::F32, 4).numbered(seq, Duration::ZERO);
         PendingCall { group, label: format!("group {group}"), call, direct: false }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Handle, Library, Mpi};
 use crate::{
-    CallSpec, DType, Error, Result, Secret, World,
+    Call, DType, Error, Result, Secret, World,
     rendezvous::{address, secret},
     transport::method::{Deadline, Method},
 };
@@ -106,7 +106,7 @@ fn with_limits<R>(
 ) -> Result<R> {
     // SAFETY: a constant of the library.
     let mpi = Mpi::new(world()?, Handle(unsafe { ffi::RSMPI_COMM_WORLD }));
-    let call = CallSpec::new(operation, DType::U8, 0).numbered(0, timeout);
+    let call = Call::new(operation, DType::U8, 0).numbered(0, timeout);
     act(&mpi, mpi.limits(Method::Barrier.of(&call))).map_err(|error| match error {
         Error::Timeout { seconds, .. } => Error::Rendezvous {
             address: "mpi://".into(),

@@ -27,7 +27,7 @@ pub(crate) mod segment;
 pub use segment::ShmSegment;
 
 use super::local::{LocalRank, region::Region};
-use crate::{CallSpec, Communicator, DType, Result};
+use crate::{Call, Communicator, DType, Result};
 use std::{sync::Arc, time::Duration};
 
 /// One rank of a group of processes on one machine.
@@ -42,7 +42,7 @@ impl ShmCommunicator {
     pub fn connect(segment: ShmSegment, rank: usize, timeout: Duration) -> Result<Self> {
         let ShmSegment { memory, world, file, .. } = segment;
         let joined = LocalRank::join(Arc::new(Region::new(memory, world, "shm")), rank)?;
-        joined.barrier(&CallSpec::new("join the shared memory", DType::U8, 0).numbered(0, timeout))?;
+        joined.barrier(&Call::new("join the shared memory", DType::U8, 0).numbered(0, timeout))?;
         // All ranks have mapped it. No other process can from here on.
         drop(file);
         Ok(joined)

@@ -1,7 +1,7 @@
 //! Ranks that enter different methods with one and the same call, and worlds of very many ranks.
 
 use super::*;
-use crate::{CallSpec, DType, Error, ReduceOp, Secret};
+use crate::{Call, DType, Error, ReduceOp, Secret};
 use std::{net::Ipv4Addr, thread, time::Duration};
 
 /// Ranks, each of which dials or is dialled when it first calls.
@@ -28,7 +28,7 @@ fn two_methods_under_one_name_are_a_mismatch_on_both_ranks() {
     let cases = [(4, None), (100_000, None), (100_000, Some(Algorithm::Chain))];
     for (name, other) in others {
         for (count, algorithm) in cases {
-            let call = CallSpec::new("exchange", DType::F32, count).reduce(ReduceOp::Sum).root(0);
+            let call = Call::new("exchange", DType::F32, count).reduce(ReduceOp::Sum).root(0);
             let call = call.numbered(1, Duration::from_secs(60));
             let ranks = world(2, algorithm);
             let results = thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn worlds_beyond_pairs_connect_each_rank_to_its_neighbours() {
             (0..count).flat_map(|i| ((i % 61 * size + 100 * (0..size).sum::<usize>()) as f32).to_ne_bytes());
         let sum: Vec<u8> = sum.collect();
         let call = |seq, count| {
-            let call = CallSpec::new("large", DType::F32, count).reduce(ReduceOp::Sum).root(1);
+            let call = Call::new("large", DType::F32, count).reduce(ReduceOp::Sum).root(1);
             call.numbered(seq, Duration::from_secs(60))
         };
         thread::scope(|scope| {

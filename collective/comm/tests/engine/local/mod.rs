@@ -7,9 +7,7 @@ mod failures;
 #[cfg(target_os = "linux")]
 mod processes;
 
-use burn_ddp_comm::{
-    CallSpec, Communicator, DType, ReduceOp, communicator::Call, transport::thread::ThreadGroup,
-};
+use burn_ddp_comm::{Call, Communicator, DType, ReduceOp, transport::thread::ThreadGroup};
 use std::{thread, time::Duration};
 
 const DTYPES: [DType; 7] =
@@ -51,7 +49,7 @@ fn shared_memory(world: usize) -> Group {
 
 /// A call whose fields the tests modify.
 fn call(seq: u64, operation: &'static str, count: usize) -> Call {
-    CallSpec::new(operation, DType::F32, count).numbered(seq, PATIENT)
+    Call::new(operation, DType::F32, count).numbered(seq, PATIENT)
 }
 
 /// Runs `act` on every rank concurrently; returns the results in rank order.

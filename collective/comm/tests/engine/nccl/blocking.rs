@@ -2,7 +2,7 @@
 
 use super::site::{HostSite, StandIn};
 use burn_ddp_comm::{
-    CallSpec, DType, ReduceOp,
+    Call, DType, ReduceOp,
     communicator::World,
     transport::nccl::{DeviceSite, NcclCommunicator, UniqueId},
 };
@@ -28,7 +28,7 @@ fn returns(stand_in: &Arc<StandIn>, rank: usize, ids: [UniqueId; 2], order: [usi
         let stream = stream.clone();
         scope.spawn(move || {
             let memory = NonNull::<u8>::dangling().as_ptr().cast::<c_void>();
-            let call = CallSpec::new("all_reduce", DType::U8, 0).reduce(ReduceOp::Sum).numbered(0, TIMEOUT);
+            let call = Call::new("all_reduce", DType::U8, 0).reduce(ReduceOp::Sum).numbered(0, TIMEOUT);
             // SAFETY: a call of no elements accesses no memory.
             let all = calls.iter().all(|nccl| unsafe {
                 nccl.all_reduce(&call, memory.cast_const(), memory, stream.handle()).is_ok()

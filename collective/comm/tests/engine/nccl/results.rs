@@ -6,8 +6,7 @@ use super::{
     site::{HostSite, Op, StandIn, attach, cause, collective, site},
 };
 use burn_ddp_comm::{
-    CallSpec, DType, DevicePath, Element, Error, Place, ProcessGroup, ReduceOp, communicator::Call,
-    transport::nccl::NcclCommunicator,
+    Call, DType, DevicePath, Element, Error, Place, ProcessGroup, ReduceOp, transport::nccl::NcclCommunicator,
 };
 use half::{bf16, f16};
 use std::{
@@ -116,8 +115,8 @@ fn sub_groups_have_their_own_communicator() {
 }
 
 /// An all-reduce of no elements, which accesses no memory.
-fn nothing() -> CallSpec {
-    CallSpec::new("all_reduce", DType::U8, 0).reduce(ReduceOp::Sum)
+fn nothing() -> Call {
+    Call::new("all_reduce", DType::U8, 0).reduce(ReduceOp::Sum)
 }
 
 fn reduce_nothing(nccl: &NcclCommunicator, call: &Call, stream: *mut c_void) -> burn_ddp_comm::Result<()> {
@@ -215,7 +214,7 @@ fn enqueue_in_order(settings: &[(&str, i32, u64)]) {
         attach(&group, &stand_in);
         let other = group.split(0, group.rank() as i64).unwrap();
         let mut values = vec![1u8; 1_000_001];
-        let (call, at) = (CallSpec { count: values.len(), ..nothing() }, values.as_mut_ptr());
+        let (call, at) = (Call { count: values.len(), ..nothing() }, values.as_mut_ptr());
         let large = group.start_on_device(call, Box::new(values), |nccl, call, stream| {
             // SAFETY: the call keeps the memory.
             unsafe { nccl.all_reduce(call, at.cast_const().cast(), at.cast(), stream) }

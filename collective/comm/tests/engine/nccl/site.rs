@@ -3,7 +3,7 @@
 //! The stand-in is compiled once per test run and copied for each test, because every copy has its own settings.
 
 use burn_ddp_comm::{
-    CallSpec, DType, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
+    Call, DType, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
     transport::nccl::{DeviceSite, Event, Library, Pending, Stream},
 };
 use std::{
@@ -227,7 +227,7 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
     };
     let send = Arc::new(Memory(UnsafeCell::new(data.to_vec())));
     let recv = Arc::new(Memory(UnsafeCell::new(vec![T::zeroed(); length])));
-    let call = CallSpec { reduce, root, ..CallSpec::new(operation, <T as Element>::DTYPE, data.len()) };
+    let call = Call { reduce, root, ..Call::new(operation, <T as Element>::DTYPE, data.len()) };
     let memory = Box::new((send.clone(), recv.clone()));
     let pending = group.run_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: both have the lengths of the call and are kept until the stream has completed it.
@@ -251,7 +251,7 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
 /// Starts an all-reduce of `count` numbers.
 pub fn start_sum(group: &ProcessGroup, count: usize) -> Result<Pending> {
     let memory = Arc::new(Memory(UnsafeCell::new(vec![1f32; count])));
-    let call = CallSpec::new("all_reduce", DType::F32, count).reduce(ReduceOp::Sum);
+    let call = Call::new("all_reduce", DType::F32, count).reduce(ReduceOp::Sum);
     group.start_on_device(call, Box::new(memory.clone()), |nccl, call, stream| {
         // SAFETY: the call keeps the memory, which is of its length.
         let at = unsafe { (*memory.0.get()).as_mut_ptr() };
