@@ -75,13 +75,9 @@ table! {
     comm_abort = "ncclCommAbort": fn(Comm) -> Code;
     get_error_string = "ncclGetErrorString": fn(Code) -> *const c_char;
     get_last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
-    group_start = "ncclGroupStart": fn() -> Code;
-    group_end = "ncclGroupEnd": fn() -> Code;
     all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, RawStream) -> Code;
     reduce = "ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, Comm, RawStream) -> Code;
     broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, RawStream) -> Code;
     all_gather = "ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, Comm, RawStream) -> Code;
     reduce_scatter = "ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, RawStream) -> Code;
-    send = "ncclSend": fn(*const c_void, usize, c_int, c_int, Comm, RawStream) -> Code;
-    recv = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, Comm, RawStream) -> Code;
 }

@@ -1,9 +1,6 @@
 //! The collectives of a [`NcclCommunicator`], with NCCL's own types.
 
-use super::{
-    NcclCommunicator,
-    api::{IN_PROGRESS, RawStream, SUCCESS},
-};
+use super::{NcclCommunicator, api::RawStream};
 use crate::{DType, Error, ReduceOp, Result, communicator::Call};
 use std::ffi::{c_int, c_void};
 
@@ -87,39 +84,5 @@ impl NcclCommunicator {
         all_gather() of call.count;
         /// Writes this rank's equal part of the reduction of all ranks' `send`, of the call's count, to `recv`.
         reduce_scatter(op = operation(call)?) of call.count / this.world.size;
-    }
-
-    /// Sends `send` to rank `to` and receives `recv` from rank `from` in one group, so that neither waits for
-    /// the other.
-    ///
-    /// A null pointer omits a direction.
-    ///
-    /// # Errors
-    /// Those of the type.
-    pub unsafe fn exchange(
-        &self,
-        call: &Call,
-        (send, to): (*const c_void, usize),
-        (recv, from): (*mut c_void, usize),
-        stream: RawStream,
-    ) -> Result<()> {
-        let (api, count, dtype) = (&self.library.api, call.count, dtype(call.dtype));
-        // SAFETY: the caller's contract. A started group is ended in any case.
-        self.call("send and receive", |comm| unsafe {
-            let begun = (api.group_start)();
-            if begun != SUCCESS {
-                return begun;
-            }
-            let fine = |code| code == SUCCESS || code == IN_PROGRESS;
-            let mut code = SUCCESS;
-            if !send.is_null() {
-                code = (api.send)(send, count, dtype, to as c_int, comm, stream);
-            }
-            if !recv.is_null() && fine(code) {
-                code = (api.recv)(recv, count, dtype, from as c_int, comm, stream);
-            }
-            let ended = (api.group_end)();
-            if fine(code) { ended } else { code }
-        })
     }
 }

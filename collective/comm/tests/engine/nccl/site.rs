@@ -205,25 +205,22 @@ pub enum Op {
     Broadcast(usize),
     AllGather,
     ReduceScatter(ReduceOp),
-    /// Send and receive around a ring.
-    Exchange,
 }
 
 /// Runs one collective on `data` and returns the received values.
 pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Result<Vec<T>> {
-    let (rank, n) = (group.rank(), group.world_size());
+    let n = group.world_size();
     let (operation, reduce, root) = match op {
         Op::AllReduce(op) => ("all_reduce", Some(*op), None),
         Op::Reduce(op, root) => ("reduce", Some(*op), Some(*root)),
         Op::Broadcast(root) => ("broadcast", None, Some(*root)),
         Op::AllGather => ("all_gather", None, None),
         Op::ReduceScatter(op) => ("reduce_scatter", Some(*op), None),
-        Op::Exchange => ("exchange", None, None),
     };
     let length = match op {
         Op::AllGather => data.len() * n,
         Op::ReduceScatter(_) => data.len() / n,
-        Op::AllReduce(_) | Op::Reduce(..) | Op::Broadcast(_) | Op::Exchange => data.len(),
+        Op::AllReduce(_) | Op::Reduce(..) | Op::Broadcast(_) => data.len(),
     };
     let send = Arc::new(Memory(UnsafeCell::new(data.to_vec())));
     let recv = Arc::new(Memory(UnsafeCell::new(vec![T::zeroed(); length])));
@@ -239,7 +236,6 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
                 Op::Broadcast(_) => nccl.broadcast(call, from, to, stream),
                 Op::AllGather => nccl.all_gather(call, from, to, stream),
                 Op::ReduceScatter(_) => nccl.reduce_scatter(call, from, to, stream),
-                Op::Exchange => nccl.exchange(call, (from, (rank + 1) % n), (to, (rank + n - 1) % n), stream),
             }
         }
     })?;
