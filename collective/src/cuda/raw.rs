@@ -38,7 +38,7 @@ pub fn raw_all_reduce(
         let pointer = memory as usize as *mut std::ffi::c_void;
         // SAFETY: the memory has `count` elements and is freed after the event.
         unsafe { nccl.all_reduce(&call, pointer, pointer, stream.handle()) }?;
-        let event = stream.record_event()?;
+        let event = stream.clone().record_event()?;
         while !event.is_complete()? {
             if begun.elapsed() > timeout {
                 return Err(Error::Invalid("NCCL did not finish an all_reduce".into()));

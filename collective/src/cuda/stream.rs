@@ -151,23 +151,24 @@ impl DeviceSite for CudaSite {
     fn stream(&self) -> Result<Arc<dyn Stream>> {
         self.enter()?;
         let stream = stream::create(stream::StreamKind::NonBlocking).map_err(driver_error)?;
-        let made = Made { stream, site: self.clone() };
-        Ok(Arc::new(CudaStream { made: Arc::new(made), events: ContextEvents::get(self) }))
+        Ok(Arc::new(CudaStream { stream, site: self.clone(), events: ContextEvents::get(self) }))
     }
 }
 
 /// A CUDA stream.
 #[derive(Debug)]
-struct Made {
+struct CudaStream {
     stream: sys::CUstream,
     site: CudaSite,
+    /// `None` if the host waits.
+    events: Option<ContextEvents>,
 }
 // SAFETY: the driver's streams may be used from any thread.
-unsafe impl Send for Made {}
+unsafe impl Send for CudaStream {}
 // SAFETY: the same.
-unsafe impl Sync for Made {}
+unsafe impl Sync for CudaStream {}
 
-impl Drop for Made {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         if self.site.enter().is_ok() {
             // SAFETY: nothing else uses the stream. The driver completes its work first. An error cannot be handled.
@@ -176,37 +177,30 @@ impl Drop for Made {
     }
 }
 
-#[derive(Debug)]
-struct CudaStream {
-    made: Arc<Made>,
-    /// `None` if the host waits.
-    events: Option<ContextEvents>,
-}
-
 impl Stream for CudaStream {
     fn handle(&self) -> *mut c_void {
-        self.made.stream.cast()
+        self.stream.cast()
     }
 
     fn enter(&self) -> Result<()> {
-        self.made.site.enter()
+        self.site.enter()
     }
 
     fn wait_for_device(&self) -> Result<()> {
         let Some(events) = self.events else { return result::ctx::synchronize().map_err(driver_error) };
         let event = DriverEvent::new()?;
         // SAFETY: context and event are alive, and of one device.
-        unsafe { (events.record)(self.made.site.context.0, event.0) }.result().map_err(driver_error)?;
+        unsafe { (events.record)(self.site.context.0, event.0) }.result().map_err(driver_error)?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: stream and event are alive, and of one device.
-        unsafe { stream::wait_event(self.made.stream, event.0, flags) }.map_err(driver_error)
+        unsafe { stream::wait_event(self.stream, event.0, flags) }.map_err(driver_error)
     }
 
-    fn record_event(&self) -> Result<Arc<dyn Event>> {
+    fn record_event(self: Arc<Self>) -> Result<Arc<dyn Event>> {
         let event = DriverEvent::new()?;
         // SAFETY: stream and event are alive, and of one device.
-        unsafe { event::record(event.0, self.made.stream) }.map_err(driver_error)?;
-        Ok(Arc::new(CudaEvent { event, stream: self.made.clone(), events: self.events }))
+        unsafe { event::record(event.0, self.stream) }.map_err(driver_error)?;
+        Ok(Arc::new(CudaEvent { event, stream: self }))
     }
 
     fn orders_device(&self) -> bool {
@@ -238,8 +232,7 @@ impl Drop for DriverEvent {
 struct CudaEvent {
     event: DriverEvent,
     /// Outlives the event.
-    stream: Arc<Made>,
-    events: Option<ContextEvents>,
+    stream: Arc<CudaStream>,
 }
 
 impl Event for CudaEvent {
@@ -253,7 +246,7 @@ impl Event for CudaEvent {
     }
 
     fn hold_device(&self) -> Result<()> {
-        let Some(events) = self.events else { return Ok(()) };
+        let Some(events) = self.stream.events else { return Ok(()) };
         self.stream.site.enter()?;
         // SAFETY: context and event are alive, and of one device.
         unsafe { (events.wait)(self.stream.site.context.0, self.event.0) }.result().map_err(driver_error)

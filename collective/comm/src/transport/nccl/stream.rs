@@ -43,7 +43,7 @@ pub trait Stream: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The driver's.
-    fn record_event(&self) -> Result<Arc<dyn Event>>;
+    fn record_event(self: Arc<Self>) -> Result<Arc<dyn Event>>;
     /// Whether the device orders streams by itself. If not, the host waits in
     /// [`wait_for_device`](Stream::wait_for_device) and for events.
     fn orders_device(&self) -> bool;

@@ -148,7 +148,7 @@ impl NcclWorker {
         self.stream.enter()?;
         self.stream.wait_for_device()?;
         act(&self.communicator, self.stream.handle())?;
-        self.stream.record_event()
+        self.stream.clone().record_event()
     }
 
     /// Makes the watchdog abort all work in progress. Never blocks.

@@ -146,7 +146,7 @@ impl Stream for HostStream {
         // The device computes nothing.
         Ok(())
     }
-    fn record_event(&self) -> Result<Arc<dyn Event>> {
+    fn record_event(self: Arc<Self>) -> Result<Arc<dyn Event>> {
         let number = self.counts.given.fetch_add(1, Ordering::SeqCst) + 1;
         Ok(Arc::new(HostEvent { counts: self.counts.clone(), number }))
     }

@@ -196,7 +196,7 @@ fn the_real_library_loads_and_fails_cleanly_without_a_gpu() {
         fn wait_for_device(&self) -> burn_ddp_comm::Result<()> {
             unreachable!("there is no communicator")
         }
-        fn record_event(&self) -> burn_ddp_comm::Result<Arc<dyn Event>> {
+        fn record_event(self: Arc<Self>) -> burn_ddp_comm::Result<Arc<dyn Event>> {
             unreachable!("there is no communicator")
         }
         fn orders_device(&self) -> bool {
