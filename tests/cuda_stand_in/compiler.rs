@@ -18,7 +18,8 @@ const FLAGS: [&str; 12] = [
 ];
 
 pub fn flags() -> Vec<&'static str> {
-    // Without this flag every conversion of a `__half` calls libgcc.
+    // Without these flags every conversion of a `__half` calls libgcc, and every `fma` libm.
     let half = std::is_x86_feature_detected!("f16c").then_some("-mf16c");
-    FLAGS.into_iter().chain(half).chain(["-x", "c++"]).collect()
+    let fma = std::is_x86_feature_detected!("fma").then_some("-mfma");
+    FLAGS.into_iter().chain(half).chain(fma).chain(["-x", "c++"]).collect()
 }
