@@ -4,7 +4,7 @@ use crate::stand_in::folder;
 use std::{env, path::Path, process::Command};
 
 /// Each mistake of `mistakes.rs` with its report.
-const MISTAKES: [(&str, &str); 23] = [
+const MISTAKES: [(&str, &str); 24] = [
     ("no-context", "cuModuleLoadData on a thread without a context"),
     ("context-of-another-thread", "cuStreamCreate on a thread without a context"),
     ("stream-of-another-context", "a kernel and the stream of its launch are of different contexts"),
@@ -19,6 +19,7 @@ const MISTAKES: [(&str, &str); 23] = [
     ("much-shared-memory", "status 1\n"),
     ("allocation-in-a-collective", "the allocation waits for the collective"),
     ("host-read", "the host accesses device memory"),
+    ("host-read-during-work", "the host accesses device memory"),
     ("host-write", "the host accesses device memory"),
     ("upload-out-of-bounds", "an upload of 128 bytes"),
     ("download-out-of-bounds", "a download of 128 bytes"),

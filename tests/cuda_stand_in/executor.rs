@@ -1,7 +1,8 @@
 //! The thread that executes the operations of all streams.
 
 use crate::{
-    fault, memory,
+    fault,
+    memory::{free_now, of_device},
     stream::{self, Operation},
 };
 use std::{ffi::c_void, thread, time::Duration};
@@ -10,21 +11,20 @@ use std::{ffi::c_void, thread, time::Duration};
 pub fn execute() {
     loop {
         let (stream, mut operation) = stream::next();
-        memory::open(true);
         let mut again = false;
         match &mut operation {
             Operation::Launch(launch) => launch.run(),
             // SAFETY: both were checked when the copy was enqueued.
             Operation::Copy { to, from, length } => unsafe {
                 fault::doing("a copy");
-                std::ptr::copy(*from as *const u8, *to as *mut u8, *length);
+                std::ptr::copy(of_device(*from) as *const u8, of_device(*to) as *mut u8, *length);
             },
             // SAFETY: as above.
             Operation::Write { to, bytes } => unsafe {
                 fault::doing("an upload");
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, bytes.len());
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), of_device(*to) as *mut u8, bytes.len());
             },
-            Operation::Free(address) => memory::free_now(*address),
+            Operation::Free(address) => free_now(*address),
             Operation::Nothing | Operation::Record { .. } | Operation::Wait { .. } => {}
             // SAFETY: the caller keeps both valid until the work has completed.
             Operation::External { poll, argument } => again = unsafe { poll(*argument as *mut c_void) } == 0,

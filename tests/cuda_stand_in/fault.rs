@@ -62,13 +62,13 @@ extern "C" fn handle(signal: c_int, info: *const c_void, context: *const c_void)
     let doing = DOING.get();
     let mut line = LineBuffer { text: [0; 400], length: 0 };
     let start = "CUDA stand-in: ";
-    let _ = match (signal, doing) {
-        (SIGFPE, Some(kernel)) => writeln!(line, "{start}{kernel} divides an integer by zero"),
-        (SIGSEGV, Some(doing)) if memory::in_range(address) => writeln!(
+    let _ = match (signal, doing, memory::accessed(address)) {
+        (SIGFPE, Some(kernel), _) => writeln!(line, "{start}{kernel} divides an integer by zero"),
+        (SIGSEGV, Some(doing), Some(address)) => writeln!(
             line,
             "{start}{doing} accesses device memory at {address:#x}, which is not allocated: out of bounds or freed"
         ),
-        (SIGSEGV, None) if memory::in_range(address) => {
+        (SIGSEGV, None, Some(address)) => {
             writeln!(line, "{start}the host accesses device memory at {address:#x}")
         }
         _ => Ok(()),

@@ -151,6 +151,10 @@ impl Function {
             eprintln!("CUDA stand-in: {} accesses memory of another device", self.name);
             return Err(ILLEGAL_ADDRESS);
         }
+        for word in &mut arguments {
+            let address = *word as usize;
+            *word += (memory::of_device(address) - address) as u128;
+        }
         Ok(Launch { function: self, grid, block, shared, arguments })
     }
 

@@ -1,7 +1,8 @@
-//! Device memory: one range of addresses, inaccessible to the host except while the device executes.
+//! Device memory: one range of addresses, all of which are inaccessible to the host.
 //!
-//! Each allocation ends at a guard page. Freed pages stay inaccessible and are never reused, so that an access is a
-//! segmentation fault. New memory is filled with NaN.
+//! The memory itself is in a second range, in which the device's thread accesses it: [`of_device`] translates an
+//! address. Each allocation ends at a guard page. Freed pages are never reused, so that an access is a segmentation
+//! fault. New memory is filled with NaN.
 
 use crate::{
     INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status,
@@ -20,7 +21,7 @@ use std::{
     },
 };
 
-/// Size of the reserved address range.
+/// Size of each of the two ranges, of which the second follows the first.
 const RANGE: usize = 256 << 30;
 
 struct Memory {
@@ -30,27 +31,15 @@ struct Memory {
     live: BTreeMap<usize, (usize, usize)>,
     /// Sizes of page-locked host memory by address.
     pinned: BTreeMap<usize, usize>,
-    open: bool,
-    /// How often the device had no work.
-    idle: usize,
 }
 
-const ALWAYS: usize = 64;
-const EVERY: usize = 16;
-
-static MEMORY: Mutex<Memory> = Mutex::new(Memory {
-    start: 0,
-    next: 0,
-    live: BTreeMap::new(),
-    pinned: BTreeMap::new(),
-    open: false,
-    idle: 0,
-});
+static MEMORY: Mutex<Memory> =
+    Mutex::new(Memory { start: 0, next: 0, live: BTreeMap::new(), pinned: BTreeMap::new() });
 
 impl Memory {
     fn allocate(&mut self, size: usize, context: usize) -> Option<usize> {
         if self.start == 0 {
-            let range = pages::reserve(RANGE)?;
+            let range = pages::reserve(2 * RANGE)?;
             (self.start, self.next) = (range, range);
             START.store(range, Ordering::Relaxed);
             fault::install();
@@ -62,10 +51,9 @@ impl Memory {
         }
         // The end is at the guard page, up to an alignment of 512 bytes.
         let address = self.next + (pages - size) / 512 * 512;
-        let (first, open) = (self.next, self.open);
+        let first = self.next;
         self.next += pages + PAGE;
-        if !pages::provide(first, pages, collects_sources()) || !(open || pages::protect(first, pages, false))
-        {
+        if !pages::provide(first + RANGE, pages, collects_sources()) {
             return None;
         }
         self.live.insert(address, (size, context));
@@ -76,15 +64,10 @@ impl Memory {
         self.live.values().filter(|(_, owner)| *owner == context).map(|(size, _)| size).sum()
     }
 
-    fn pages(address: usize, size: usize) -> (usize, usize) {
-        let first = address / PAGE * PAGE;
-        (first, (address + size.max(1)).next_multiple_of(PAGE) - first)
-    }
-
     fn free(&mut self, address: usize) -> bool {
         let Some((size, _)) = self.live.remove(&address) else { return false };
-        let (first, length) = Self::pages(address, size);
-        pages::discard(first, length);
+        let first = address / PAGE * PAGE;
+        pages::discard(first + RANGE, (address + size).next_multiple_of(PAGE) - first);
         true
     }
 
@@ -95,34 +78,28 @@ impl Memory {
     }
 }
 
-/// Makes the memory accessible to the device's thread, or inaccessible.
-///
-/// After the first [`ALWAYS`] times, it is made inaccessible only every [`EVERY`]th time, because each takes
-/// milliseconds. The host repeats its accesses in every training step.
-pub fn open(open: bool) {
-    let mut memory = lock(&MEMORY);
-    if memory.open == open {
-        return;
-    }
-    if !open {
-        memory.idle += 1;
-        if memory.idle > ALWAYS && !memory.idle.is_multiple_of(EVERY) {
-            return;
-        }
-    }
-    memory.open = open;
-    for (address, (size, _)) in &memory.live {
-        let (first, length) = Memory::pages(*address, *size);
-        pages::protect(first, length, open);
-    }
-}
-
 /// Start of the range of device addresses.
 static START: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Whether the address is in the range of device addresses, allocated or not.
-pub fn in_range(address: usize) -> bool {
+fn in_range(address: usize) -> bool {
     address.checked_sub(START.load(Ordering::Relaxed)).is_some_and(|offset| offset < RANGE)
+}
+
+/// Where the device's thread accesses an address; that of host memory is unchanged.
+pub fn of_device(address: usize) -> usize {
+    if in_range(address) { address + RANGE } else { address }
+}
+
+/// The device address that was accessed at `address`, in either range.
+pub fn accessed(address: usize) -> Option<usize> {
+    [Some(address), address.checked_sub(RANGE)].into_iter().flatten().find(|address| in_range(*address))
+}
+
+/// [`of_device`] for other libraries.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaStandInMemory(address: usize) -> usize {
+    of_device(address)
 }
 
 /// Whether these bytes are within one allocation.

@@ -176,6 +176,11 @@ fn main() -> ExitCode {
             });
         }
         "host-read" => result[0] = unsafe { ptr::read_volatile(a as *const i32) },
+        "host-read-during-work" => {
+            check(unsafe { cudaStandInPush(STREAM, collective, 0) });
+            thread::sleep(Duration::from_millis(20));
+            result[0] = unsafe { ptr::read_volatile(a as *const i32) };
+        }
         "host-write" => unsafe { ptr::write_volatile(a as *mut i32, 2) },
         "upload-out-of-bounds" => upload(a + 4, &ones, BYTES),
         "download-out-of-bounds" => {

@@ -33,7 +33,8 @@ pub fn reserve(length: usize) -> Option<usize> {
 /// Makes reserved pages accessible, filled with zeros or with NaN. Returns whether that succeeded.
 pub fn provide(first: usize, length: usize, zeros: bool) -> bool {
     if zeros {
-        return protect(first, length, true);
+        // SAFETY: as below.
+        return unsafe { mprotect(first as *mut c_void, length, READ_WRITE) == 0 };
     }
     (0..length).step_by(FILE).all(|from| {
         let (at, part) = (first + from, FILE.min(length - from));
@@ -41,13 +42,6 @@ pub fn provide(first: usize, length: usize, zeros: bool) -> bool {
         let mapped = unsafe { mmap(at as *mut c_void, part, READ_WRITE, PRIVATE | FIXED, not_a_number(), 0) };
         mapped as usize == at
     })
-}
-
-/// Makes pages accessible or inaccessible. Returns whether that succeeded.
-pub fn protect(first: usize, length: usize, accessible: bool) -> bool {
-    let access = if accessible { READ_WRITE } else { NONE };
-    // SAFETY: the caller's pages of the reserved range.
-    unsafe { mprotect(first as *mut c_void, length, access) == 0 }
 }
 
 /// Returns the memory of pages to the system. Their addresses stay reserved.

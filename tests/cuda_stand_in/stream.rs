@@ -5,7 +5,7 @@
 use crate::{
     INVALID_HANDLE, LAUNCH_FAILED, SUCCESS, Status,
     context::{self, current},
-    executor, kernel, memory, overlap,
+    executor, kernel, overlap,
     settings::{count, lock, setting},
 };
 use std::{
@@ -175,13 +175,7 @@ pub fn wait_until(done: impl Fn(&State) -> bool) -> Status {
     loop {
         match guard.as_ref() {
             Some(State { lost: Some(status), .. }) => return *status,
-            Some(state) if done(state) => {
-                // The executor makes the memory inaccessible shortly after the last operation.
-                if state.streams.values().all(|stream| !stream.busy) {
-                    memory::open(false);
-                }
-                return SUCCESS;
-            }
+            Some(state) if done(state) => return SUCCESS,
             _ => guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner),
         }
     }
@@ -199,7 +193,6 @@ pub fn next() -> (usize, Operation) {
         if let Some(found) = guard.as_mut().and_then(State::take) {
             return found;
         }
-        memory::open(false);
         guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner);
     }
 }

@@ -24,6 +24,8 @@ struct Driver {
     push: Push,
     device: unsafe extern "C" fn() -> c_int,
     stream_device: unsafe extern "C" fn(usize) -> c_int,
+    /// Where the device's thread accesses an address.
+    memory: unsafe extern "C" fn(usize) -> usize,
 }
 
 fn driver() -> Option<&'static Driver> {
@@ -38,6 +40,7 @@ fn driver() -> Option<&'static Driver> {
                 push: std::mem::transmute::<*mut c_void, Push>(symbol(c"cudaStandInPush")?),
                 device: std::mem::transmute::<*mut c_void, _>(symbol(c"cudaStandInDevice")?),
                 stream_device: std::mem::transmute::<*mut c_void, _>(symbol(c"cudaStandInStreamDevice")?),
+                memory: std::mem::transmute::<*mut c_void, _>(symbol(c"cudaStandInMemory")?),
             })
         }
     });
@@ -55,6 +58,11 @@ pub fn current() -> Option<c_int> {
 
 pub fn of_stream(stream: usize) -> Option<c_int> {
     driver().map(|driver| unsafe { (driver.stream_device)(stream) })
+}
+
+/// Where the device's thread accesses an address.
+fn of_device(address: usize) -> usize {
+    driver().map_or(address, |driver| unsafe { (driver.memory)(address) })
 }
 
 /// Operations that are enqueued on a stream.
@@ -103,7 +111,7 @@ impl Staged {
     fn end(&self) {
         for (operation, (_, output)) in self.device.iter().zip(&self.host) {
             unsafe {
-                std::ptr::copy_nonoverlapping(output.as_ptr(), operation.recv as *mut u8, output.len())
+                std::ptr::copy_nonoverlapping(output.as_ptr(), of_device(operation.recv) as *mut u8, output.len())
             };
         }
     }
@@ -114,7 +122,7 @@ unsafe fn copy(address: usize, length: usize) -> Vec<u8> {
     if length == 0 {
         Vec::new()
     } else {
-        unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec()
+        unsafe { std::slice::from_raw_parts(of_device(address) as *const u8, length) }.to_vec()
     }
 }
 
