@@ -40,6 +40,7 @@ unsafe extern "C" {
 }
 
 #[derive(Clone, Copy, PartialEq)]
+#[repr(u8)]
 enum Wants {
     ToRun,
     Block,
@@ -47,10 +48,9 @@ enum Wants {
     Nothing,
 }
 
+/// A fiber's part of an exchange.
 #[derive(Clone, Copy)]
-struct Fiber {
-    stack: *mut c_void,
-    wants: Wants,
+struct Lane {
     operation: c_int,
     argument: u32,
     value: u64,
@@ -58,11 +58,17 @@ struct Fiber {
     place: *mut c_void,
 }
 
+/// The fibers of a block, by number.
 struct Block {
-    fibers: [Fiber; MOST],
+    wants: [Wants; MOST],
+    stack: [*mut c_void; MOST],
+    index: [Dim; MOST],
+    lanes: [Lane; MOST],
     stacks: *mut u8,
     scheduler: *mut c_void,
     current: usize,
+    /// End of the current warp.
+    last: usize,
     entry: *const Entry,
     arguments: *const *const c_void,
 }
@@ -71,20 +77,17 @@ struct Shared(UnsafeCell<Block>);
 // SAFETY: only the executing thread uses it.
 unsafe impl Sync for Shared {}
 
-const IDLE: Fiber = Fiber {
-    stack: ptr::null_mut(),
-    wants: Wants::Nothing,
-    operation: 0,
-    argument: 0,
-    value: 0,
-    place: ptr::null_mut(),
-};
+const IDLE: Lane = Lane { operation: 0, argument: 0, value: 0, place: ptr::null_mut() };
 
 static BLOCK: Shared = Shared(UnsafeCell::new(Block {
-    fibers: [IDLE; MOST],
+    wants: [Wants::Nothing; MOST],
+    stack: [ptr::null_mut(); MOST],
+    index: [Dim { x: 0, y: 0, z: 0 }; MOST],
+    lanes: [IDLE; MOST],
     stacks: ptr::null_mut(),
     scheduler: ptr::null_mut(),
     current: 0,
+    last: 0,
     entry: ptr::null(),
     arguments: ptr::null(),
 }));
@@ -102,13 +105,28 @@ pub fn api() -> *const c_void {
     (&raw const API).cast()
 }
 
-/// Switches to the scheduler until this fiber can continue.
+/// Runs the next fiber of the warp, or the scheduler, until this fiber can continue.
 unsafe fn leave(wants: Wants) {
     unsafe {
         let block = BLOCK.0.get();
-        let fiber = &raw mut (*block).fibers[(*block).current];
-        (*fiber).wants = wants;
-        cuda_stand_in_switch(&raw mut (*fiber).stack, (*block).scheduler);
+        let current = (*block).current;
+        (*block).wants[current] = wants;
+        let next = current + 1;
+        let to = if next < (*block).last && (*block).wants[next] == Wants::ToRun {
+            enter(block, next)
+        } else {
+            (*block).scheduler
+        };
+        cuda_stand_in_switch(&raw mut (*block).stack[current], to);
+    }
+}
+
+/// Makes a fiber the current one, and returns its stack.
+unsafe fn enter(block: *mut Block, fiber: usize) -> *mut c_void {
+    unsafe {
+        (*block).current = fiber;
+        *(*(*block).entry).thread_index = (*block).index[fiber];
+        (*block).stack[fiber]
     }
 }
 
@@ -119,12 +137,10 @@ extern "C" fn barrier() {
 extern "C" fn warp(operation: c_int, value: u64, argument: u32, place: *mut c_void) -> u64 {
     unsafe {
         let block = BLOCK.0.get();
-        let index = (*block).current;
-        let fiber = &raw mut (*block).fibers[index];
-        ((*fiber).operation, (*fiber).value, (*fiber).argument, (*fiber).place) =
-            (operation, value, argument, place);
+        let current = (*block).current;
+        (*block).lanes[current] = Lane { operation, argument, value, place };
         leave(Wants::Warp);
-        (*block).fibers[index].value
+        (*block).lanes[current].value
     }
 }
 
@@ -146,12 +162,13 @@ const BALLOT: c_int = 5;
 const GATHER: c_int = 6;
 
 /// Performs the exchange of the lanes of a warp that wait at one address.
-fn exchange(lanes: &mut [Fiber]) {
-    let Some(place) = lanes.iter().find(|lane| lane.wants == Wants::Warp).map(|lane| lane.place) else {
-        return;
-    };
-    let meets = |lane: &Fiber| lane.wants == Wants::Warp && lane.place == place;
-    let given: Vec<Option<u64>> = lanes.iter().map(|lane| meets(lane).then_some(lane.value)).collect();
+fn exchange(wants: &mut [Wants], lanes: &mut [Lane]) {
+    let Some(first) = wants.iter().position(|wants| *wants == Wants::Warp) else { return };
+    let place = lanes[first].place;
+    let mut given = [None; WARP];
+    for ((wants, lane), given) in wants.iter().zip(&*lanes).zip(&mut given) {
+        *given = (*wants == Wants::Warp && lane.place == place).then_some(lane.value);
+    }
     let votes = given.iter().enumerate().fold(0, |votes, (lane, value)| match value {
         Some(value) if *value != 0 => votes | 1 << lane,
         Some(_) | None => votes,
@@ -170,9 +187,9 @@ fn exchange(lanes: &mut [Fiber]) {
         lane.value = match lane.operation {
             BALLOT => votes,
             GATHER => gathered,
-            _ => given.get(source).copied().flatten().unwrap_or(own),
+            _ => given[source].unwrap_or(own),
         };
-        lane.wants = Wants::ToRun;
+        wants[index] = Wants::ToRun;
     }
 }
 
@@ -206,34 +223,36 @@ pub unsafe fn run_block(entry: &Entry, arguments: *const *const c_void, [width, 
             *stack.sub(1) = 0;
             *stack.sub(2) = run_fiber as *const () as usize;
             ptr::write_bytes(stack.sub(8), 0, 6);
-            (*block).fibers[index] = Fiber { stack: stack.sub(8).cast(), wants: Wants::ToRun, ..IDLE };
+            (*block).stack[index] = stack.sub(8).cast();
+            let number = index as u32;
+            (*block).index[index] =
+                Dim { x: number % width, y: number / width % height, z: number / width / height };
         }
-        let mut live = count;
-        while live > 0 {
+        let (wants, lanes) = (&raw mut (*block).wants, &raw mut (*block).lanes);
+        (&mut *wants)[..count].fill(Wants::ToRun);
+        while (&*wants)[..count].contains(&Wants::ToRun) {
             for first in (0..count).step_by(WARP) {
                 let last = (first + WARP).min(count);
+                (*block).last = last;
                 loop {
-                    for index in first..last {
-                        if (*block).fibers[index].wants != Wants::ToRun {
-                            continue;
+                    let mut index = first;
+                    while index < last {
+                        if (*wants)[index] == Wants::ToRun {
+                            // Returns when a later fiber of the warp cannot run.
+                            cuda_stand_in_switch(&raw mut (*block).scheduler, enter(block, index));
+                            index = (*block).current;
                         }
-                        (*block).current = index;
-                        let number = index as u32;
-                        *entry.thread_index =
-                            Dim { x: number % width, y: number / width % height, z: number / width / height };
-                        cuda_stand_in_switch(&raw mut (*block).scheduler, (*block).fibers[index].stack);
-                        live -= usize::from((*block).fibers[index].wants == Wants::Nothing);
+                        index += 1;
                     }
-                    let lanes = &mut (&mut (*block).fibers)[first..last];
-                    if lanes.iter().all(|lane| lane.wants != Wants::Warp) {
+                    if !(&*wants)[first..last].contains(&Wants::Warp) {
                         break;
                     }
-                    exchange(lanes);
+                    exchange(&mut (&mut *wants)[first..last], &mut (&mut *lanes)[first..last]);
                 }
             }
-            for fiber in &mut (&mut (*block).fibers)[..count] {
-                if fiber.wants == Wants::Block {
-                    fiber.wants = Wants::ToRun;
+            for wants in &mut (&mut *wants)[..count] {
+                if *wants == Wants::Block {
+                    *wants = Wants::ToRun;
                 }
             }
         }
