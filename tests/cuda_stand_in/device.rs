@@ -1,6 +1,9 @@
 //! Properties of the devices, and the limits of their launches.
 
-use crate::{INVALID_DEVICE, SUCCESS, Status, context, memory, settings::setting};
+use crate::{
+    INVALID_DEVICE, SUCCESS, Status, context, memory,
+    settings::{self, setting},
+};
 use std::ffi::{c_char, c_int};
 
 const MEMORY: u64 = 4 << 30;
@@ -30,6 +33,12 @@ fn capability() -> c_int {
 
 pub fn total_memory() -> usize {
     setting("MEMORY").unwrap_or(MEMORY) as usize
+}
+
+/// [`total_memory`] without that of other programs.
+pub fn available() -> usize {
+    let others = setting("OTHERS").filter(|_| settings::add("launches", 0) > 0);
+    total_memory().saturating_sub(others.unwrap_or(0) as usize)
 }
 
 /// The visible devices by their numbers on the machine.
@@ -92,7 +101,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     let context = or_return!(context::current("cuMemGetInfo"));
     unsafe {
         *total = total_memory();
-        *free = total_memory().saturating_sub(memory::allocated(context));
+        *free = available().saturating_sub(memory::allocated(context));
     }
     SUCCESS
 }

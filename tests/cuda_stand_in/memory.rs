@@ -45,8 +45,7 @@ impl Memory {
             fault::install();
         }
         let pages = size.max(1).next_multiple_of(PAGE);
-        if self.next + pages + PAGE > self.start + RANGE || self.used(context) + size > device::total_memory()
-        {
+        if self.next + pages + PAGE > self.start + RANGE || self.used(context) + size > device::available() {
             return None;
         }
         // The end is at the guard page, up to an alignment of 512 bytes.

@@ -8,6 +8,7 @@
 //! | `MULTIPROCESSORS` | number of multiprocessors (8) |
 //! | `MIG` | if set, the devices are MIG instances of one GPU |
 //! | `MEMORY` | bytes of a device's memory (4 GiB) |
+//! | `OTHERS` | bytes of it that another program takes at the first launch |
 //! | `TIMES` | milliseconds that every kernel takes, or `random`, which differs from rank to rank; without it, device time is not available |
 //! | `SEED` | seed of the order in which streams are executed (1), and of random times |
 //! | `NVRTC` | version of NVRTC, such as 12.8 (13.0) |

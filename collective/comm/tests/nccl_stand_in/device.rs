@@ -111,7 +111,11 @@ impl Staged {
     fn end(&self) {
         for (operation, (_, output)) in self.device.iter().zip(&self.host) {
             unsafe {
-                std::ptr::copy_nonoverlapping(output.as_ptr(), of_device(operation.recv) as *mut u8, output.len())
+                std::ptr::copy_nonoverlapping(
+                    output.as_ptr(),
+                    of_device(operation.recv) as *mut u8,
+                    output.len(),
+                )
             };
         }
     }
