@@ -54,7 +54,7 @@ fn record(event: usize, context: usize, streams: impl Fn(&State) -> Vec<usize>) 
             found.open.insert(number, streams.len());
         }
         for stream in streams {
-            state.streams.entry(stream).or_default().queue.push_back(Operation::Record { event, number });
+            state.enqueue(stream, Operation::Record { event, number });
         }
         state.lost.unwrap_or(SUCCESS)
     })
@@ -67,7 +67,7 @@ fn wait(what: &str, event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Sta
     with(|state| {
         let Some(number) = state.events.get(&event).map(|event| event.number) else { return INVALID_VALUE };
         for stream in streams(state) {
-            state.streams.entry(stream).or_default().queue.push_back(Operation::Wait { event, number });
+            state.enqueue(stream, Operation::Wait { event, number });
         }
         state.lost.unwrap_or(SUCCESS)
     })

@@ -31,7 +31,7 @@ pub fn execute() {
         }
         stream::completed(stream, operation, again);
         if again {
-            thread::sleep(Duration::from_micros(50));
+            thread::sleep(Duration::from_micros(200));
         }
     }
 }

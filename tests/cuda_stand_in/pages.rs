@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 pub const PAGE: usize = 4096;
 /// Length of the file whose contents are repeated in new memory.
-const FILE: usize = 16 << 20;
+const FILE: usize = 2 << 20;
 
 unsafe extern "C" {
     fn mmap(at: *mut c_void, length: usize, access: i32, flags: i32, file: i32, offset: i64) -> *mut c_void;

@@ -86,7 +86,10 @@ pub struct State {
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
-static CHANGED: Condvar = Condvar::new();
+/// Notified of new operations.
+static QUEUED: Condvar = Condvar::new();
+/// Notified of completed operations, and of the loss of the device.
+static COMPLETED: Condvar = Condvar::new();
 
 thread_local! {
     /// The stream that the calling thread created last, until the thread uses a stream.
@@ -120,6 +123,12 @@ impl State {
     /// Whether a context has no work.
     fn is_context_idle(&self, context: usize) -> bool {
         self.streams.iter().all(|(handle, stream)| stream.context != context || self.is_idle(*handle))
+    }
+
+    /// Appends an operation to a stream.
+    pub fn enqueue(&mut self, stream: usize, operation: Operation) {
+        self.streams.entry(stream).or_default().queue.push_back(operation);
+        QUEUED.notify_one();
     }
 
     pub fn new_handle(&mut self) -> usize {
@@ -163,10 +172,7 @@ fn state() -> MutexGuard<'static, Option<State>> {
 
 pub fn with<R>(act: impl FnOnce(&mut State) -> R) -> R {
     let mut guard = state();
-    let result = guard.as_mut().map(act);
-    drop(guard);
-    CHANGED.notify_all();
-    result.expect("the state is there")
+    act(guard.as_mut().expect("the state is there"))
 }
 
 /// Waits until `done` returns true or the device is lost.
@@ -176,7 +182,7 @@ pub fn wait_until(done: impl Fn(&State) -> bool) -> Status {
         match guard.as_ref() {
             Some(State { lost: Some(status), .. }) => return *status,
             Some(state) if done(state) => return SUCCESS,
-            _ => guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner),
+            _ => guard = COMPLETED.wait(guard).unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
@@ -184,6 +190,7 @@ pub fn wait_until(done: impl Fn(&State) -> bool) -> Status {
 /// Marks the device as lost.
 pub fn lose() {
     with(|state| state.lost = Some(LAUNCH_FAILED));
+    COMPLETED.notify_all();
 }
 
 /// Waits for the next operation that the device can execute.
@@ -193,7 +200,7 @@ pub fn next() -> (usize, Operation) {
         if let Some(found) = guard.as_mut().and_then(State::take) {
             return found;
         }
-        guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        guard = QUEUED.wait(guard).unwrap_or_else(PoisonError::into_inner);
     }
 }
 
@@ -221,6 +228,9 @@ pub fn completed(stream: usize, operation: Operation, again: bool) {
             state.lost = Some(LAUNCH_FAILED);
         }
     });
+    if !again {
+        COMPLETED.notify_all();
+    }
 }
 
 /// The stream of a handle, and its context. Handle 0 is the default stream of the calling thread's context.
@@ -253,7 +263,7 @@ pub fn push(stream: usize, operation: Operation) -> Status {
         }
         let work = matches!(operation, Operation::Launch(_) | Operation::External { .. });
         state.queued += u64::from(work);
-        state.streams.entry(stream).or_default().queue.push_back(operation);
+        state.enqueue(stream, operation);
         SUCCESS
     })
 }
