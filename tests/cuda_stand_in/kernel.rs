@@ -9,12 +9,10 @@ use crate::{
 };
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
+    fs::{self, File},
     path::{Path, PathBuf},
-    process::{self, Command},
-    sync::{
-        Mutex, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    process::Command,
+    sync::{Mutex, OnceLock, atomic::AtomicUsize},
     thread,
     time::{Duration, Instant},
 };
@@ -178,13 +176,17 @@ fn compiled(source: &Path) -> Option<PathBuf> {
     if library.is_file() {
         return Some(library);
     }
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let own = source.with_extension(format!("{}-{number}.so", process::id()));
+    // Ranks need the same kernels at the same time.
+    let lock = File::open(source).ok()?;
+    lock.lock().ok()?;
+    if library.is_file() {
+        return Some(library);
+    }
+    let own = source.with_extension("new");
     let output = Command::new("g++").args(compiler::flags()).arg(source).arg("-o").arg(&own).output();
     match output {
         Ok(output) if output.status.success() => {
-            std::fs::rename(&own, &library).ok()?;
+            fs::rename(&own, &library).ok()?;
             Some(library)
         }
         Ok(output) => {
