@@ -52,8 +52,8 @@ fn per_step(flags: &str, ranks: usize) -> impl Fn(&str) -> f64 {
 #[test]
 fn a_step_on_one_device_waits_only_for_the_previous_one() {
     for (flags, launches, uploads) in [
-        ("--mode single", 56.0, 2.5),
-        ("--mode ddp --nproc-per-node 1", 56.0, 2.5),
+        ("--mode single --network lenet", 58.0, 2.5),
+        ("--mode ddp --nproc-per-node 1 --network lenet", 58.0, 2.5),
         ("--mode single --data-on-device", 58.0, 1.5),
     ] {
         assert_per_step(flags, 1, |step| {
@@ -66,7 +66,8 @@ fn a_step_on_one_device_waits_only_for_the_previous_one() {
 
 #[test]
 fn clipping_accumulation_and_augmentation_add_no_waits() {
-    let flags = "--mode single --clip-grad-norm 0.5 --grad-accum-steps 2 --augment shift,elastic";
+    let flags =
+        "--mode single --network lenet --clip-grad-norm 0.5 --grad-accum-steps 2 --augment shift,elastic";
     // Totals and norm are copied together. Some steps also wait for an earlier upload.
     assert_per_step(flags, 1, |step| {
         (step("downloads"), step("synchronisations").round(), step("drains").round()) == (2.0, 1.0, 0.0)
@@ -75,7 +76,7 @@ fn clipping_accumulation_and_augmentation_add_no_waits() {
 
 #[test]
 fn ranks_with_nccl_do_not_wait_for_their_own_step() {
-    let flags = "--mode ddp --nproc-per-node 2 --transport nccl --clip-grad-norm 0.5";
+    let flags = "--mode ddp --nproc-per-node 2 --transport nccl --network lenet --clip-grad-norm 0.5";
     // The number of waits at the start of two ranks differs by one or two from run to run.
     assert_per_step(flags, 2, |step| {
         (step("downloads"), step("synchronisations").round(), step("drains").round()) == (2.0, 1.0, 0.0)

@@ -3,7 +3,7 @@
 use crate::{
     common::example,
     kernel_cache::{compiled, count, driver_caches},
-    stand_in::{self, Machine, SMALL},
+    stand_in::{self, Machine, TINY},
 };
 use std::{
     fs,
@@ -31,7 +31,7 @@ fn machine(cache: &str, driver: u32, nvrtc: &str) -> Machine {
 /// Trains; returns the losses and the kernels that were compiled.
 fn train(machine: &Machine, counts: &str) -> (Vec<f64>, Vec<String>) {
     let machine = machine.clone().with("CUDA_STAND_IN_COUNTS", counts);
-    let run = machine.trained(&format!("{SMALL} --mode single --batch-size 24 --max-steps 2"));
+    let run = machine.trained(&format!("{TINY} --mode single --batch-size 24 --max-steps 2"));
     (run.losses(), compiled(counts.as_ref()))
 }
 
@@ -201,13 +201,13 @@ fn the_driver_keeps_its_kernels_in_the_cache() {
     {
         let counts = path(&format!("counts-{number}"));
         let machine = Machine::new(2).with("BURN_DDP_KERNEL_CACHE", &cache);
-        machine.with("CUDA_STAND_IN_COUNTS", &counts).trained(&format!("{SMALL} --max-steps 1 {flags}"));
+        machine.with("CUDA_STAND_IN_COUNTS", &counts).trained(&format!("{TINY} --max-steps 1 {flags}"));
         let found = driver_caches(counts.as_ref());
         assert_eq!(found, vec![format!("{cache}/driver"); processes], "{flags}");
         assert!(Path::new(&cache).join("driver").is_dir());
     }
     let (counts, own) = (path("counts-own"), path("own"));
     let machine = Machine::new(1).with("BURN_DDP_KERNEL_CACHE", &cache).with("CUDA_CACHE_PATH", &own);
-    machine.with("CUDA_STAND_IN_COUNTS", &counts).trained(&format!("{SMALL} --max-steps 1 --mode single"));
+    machine.with("CUDA_STAND_IN_COUNTS", &counts).trained(&format!("{TINY} --max-steps 1 --mode single"));
     assert_eq!(driver_caches(counts.as_ref()), [own]);
 }

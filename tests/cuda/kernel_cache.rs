@@ -2,7 +2,7 @@
 
 use crate::{
     common::Run,
-    stand_in::{Machine, SMALL},
+    stand_in::{Machine, TINY},
 };
 use cubecl_environment::persistence::{Access, CacheOption, Database, Store, StoreOptions, TursoStorage};
 use std::{fs, path::Path};
@@ -43,7 +43,7 @@ fn a_second_start_compiles_nothing() {
     let start = |number: usize| -> (Run, Vec<String>) {
         let counts = path(&format!("counts-{number}"));
         let machine = machine.clone().with("CUDA_STAND_IN_COUNTS", &counts);
-        let run = machine.trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 12"));
+        let run = machine.trained(&format!("{TINY} --nproc-per-node 2 --batch-size 12"));
         (run, compiled(counts.as_ref()))
     };
     let (first, all) = start(1);

@@ -2,7 +2,7 @@
 
 use crate::{
     common::Outcome,
-    stand_in::{Machine, SMALL, build, build_with},
+    stand_in::{Machine, TINY, build, build_with},
 };
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ const SINGLE: &str = "--mode single --batch-size 24";
 fn fails(machine: &Machine, parts: &[&str]) -> Outcome {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = folder.path().join("run");
-    let outcome = machine.train(&format!("--device cuda {SMALL} {SINGLE} --run-dir {}", run.display()));
+    let outcome = machine.train(&format!("--device cuda {TINY} {SINGLE} --run-dir {}", run.display()));
     let errors: Vec<&str> = outcome.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
     let [error] = errors[..] else { panic!("not one error: {outcome:#?}") };
     for part in parts {
@@ -104,7 +104,7 @@ fn nvrtc_is_found_in_a_wheel() {
     let outcome = machine.run("devices").succeeded();
     assert!(outcome.stdout.contains(&format!("NVRTC 12.8 ({}", wheel.display())), "{outcome:#?}");
     // cudarc must find the same library.
-    machine.trained(&format!("{SMALL} {SINGLE} --max-steps 1"));
+    machine.trained(&format!("{TINY} {SINGLE} --max-steps 1"));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_oldest_driver_trains_and_tunes() {
         .with("CUDA_STAND_IN_DRIVER", 12_000)
         .with("CUDA_STAND_IN_NVRTC", "12.0")
         .with("BURN_DDP_KERNEL_CACHE", text(&cache));
-    machine.trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 12 --max-steps 2"));
+    machine.trained(&format!("{TINY} --nproc-per-node 2 --batch-size 12 --max-steps 2"));
     let measured = machine.with("CUDA_STAND_IN_TIMES", 1).with("BURN_DDP_KERNEL_CACHE", "off");
     measured.example("custom_loop", "--mode single --device cuda").succeeded();
 }
