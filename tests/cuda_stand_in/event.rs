@@ -151,15 +151,21 @@ pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: usize,
 ///
 /// CubeCL skips the rest of a group if some of its kernels are not faster.
 #[cfg_attr(not(cuda_12_0), unsafe(no_mangle))]
-pub unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, _from: usize, _to: usize) -> Status {
+pub unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: usize, to: usize) -> Status {
     let time = match (setting("TIMES"), env::var_os("CUDA_STAND_IN_TIMES")) {
-        (Some(time), _) => time as f32,
+        (Some(time), _) => (time * launches_between(from, to)) as f32,
         (None, Some(_)) => random_time(),
         (None, None) if collects_sources() => 1e4 * 0.97_f32.powi((count("times") % 600) as i32),
         (None, None) => return NOT_SUPPORTED,
     };
     unsafe { *milliseconds = time };
     SUCCESS
+}
+
+/// Number of operations that were queued between the records of two events.
+fn launches_between(from: usize, to: usize) -> u64 {
+    let queued = |event| with(|state| state.events.get(&event).map_or(0, |event| event.queued));
+    queued(to).saturating_sub(queued(from))
 }
 
 /// A time that differs from rank to rank, so that ranks choose different kernels.

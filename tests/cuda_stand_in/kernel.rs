@@ -26,9 +26,8 @@ const NOW: c_int = 2;
 
 /// Duration of a measurement, long enough that CubeCL does not repeat it with more work.
 const MEASUREMENT: Duration = Duration::from_millis(25);
-/// Duration of one of the many empty launches whose cost CubeCL measures. With longer and with shorter ones it takes
-/// longer in all.
-const EMPTY_LAUNCH: Duration = Duration::from_millis(5);
+/// Duration of one of the many empty launches whose cost CubeCL measures, by the times that `TIMES` sets.
+const EMPTY_LAUNCH: Duration = Duration::from_millis(1);
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
