@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    thread,
 };
 
 /// A short run on images of MNIST.
@@ -34,13 +35,16 @@ pub fn folder() -> &'static Path {
         {
             fs::create_dir_all(folder.join(part)).expect("a folder");
         }
-        for (from, to) in [
-            ("tests/cuda_stand_in/driver.rs", "libcuda.so.1"),
-            ("tests/cuda_stand_in/nvrtc.rs", "libnvrtc.so"),
-            ("collective/comm/tests/nccl_stand_in/nccl.rs", "libnccl.so.2"),
-        ] {
-            build(from, &folder.join("lib").join(to));
-        }
+        thread::scope(|scope| {
+            for (from, to) in [
+                ("tests/cuda_stand_in/driver.rs", "libcuda.so.1"),
+                ("tests/cuda_stand_in/nvrtc.rs", "libnvrtc.so"),
+                ("collective/comm/tests/nccl_stand_in/nccl.rs", "libnccl.so.2"),
+            ] {
+                let library = folder.join("lib").join(to);
+                scope.spawn(move || build(from, &library));
+            }
+        });
         for header in HEADERS {
             fs::write(folder.join("toolkit/include").join(header), "").expect("a header");
         }
