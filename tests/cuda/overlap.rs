@@ -9,7 +9,7 @@ use crate::{
 };
 use std::fs;
 
-const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12";
+const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 4";
 
 /// Losses with one seed of the execution order; `None` if the run failed.
 fn losses(machine: &Machine, seed: u64) -> Option<Vec<f64>> {
