@@ -10,7 +10,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-const STACK: usize = 256 << 10;
+/// Bytes of a fiber's stack, of which kernels use 2,112 at most.
+const STACK: usize = 64 << 10;
 const MOST: usize = 1024;
 const WARP: usize = 32;
 
