@@ -138,8 +138,15 @@ impl State {
 
     /// Takes the next operation of a random stream that is not blocked.
     fn take(&mut self) -> Option<(usize, Operation)> {
-        let can = |stream: &Stream| match stream.queue.front() {
-            Some(Operation::Wait { event, number }) => self.is_done(*event, *number),
+        // All streams of a context may wait for one event.
+        let mut last = ((0, 0), true);
+        let mut can = |stream: &Stream| match stream.queue.front() {
+            Some(Operation::Wait { event, number }) => {
+                if last.0 != (*event, *number) {
+                    last = ((*event, *number), self.is_done(*event, *number));
+                }
+                last.1
+            }
             Some(_) => !stream.busy,
             None => false,
         };
