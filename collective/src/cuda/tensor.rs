@@ -250,6 +250,8 @@ impl Started {
                 group.abort(error.to_string());
             }
         });
+        // A task that waits for more tasks would keep the group alive.
+        self.launcher.flush_queue();
     }
 }
 
