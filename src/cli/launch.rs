@@ -3,7 +3,7 @@
 use crate::{
     context::values::{positive, seconds},
     device::{DeviceArg, gpus},
-    launch::{self, Job, Output, Recover, Rules, cores, nproc::Nproc},
+    launch::{self, Job, Output, Recover, Round, Rules, cores, nproc::Nproc},
     run::timestamp,
 };
 use anyhow::{Result, bail};
@@ -157,9 +157,13 @@ fn job(
         node,
         master_addr,
         master_port,
-        max_restarts,
-        recover: args.recover,
-        run_id: launch::run_id(timestamp()?),
+        round: Round {
+            max_restarts,
+            recover: args.recover,
+            sizes: vec![ranks],
+            run_id: launch::run_id(timestamp()?),
+            ..Round::default()
+        },
         ..Job::new(program, rest.to_vec(), ranks)
     })
 }
@@ -178,9 +182,9 @@ mod tests {
     fn an_operators_variables_stand_for_flags() {
         let vars = "PET_NNODES=2:4 PET_NPROC_PER_NODE=2 PET_NODE_RANK=1 PET_MASTER_ADDR=job-master-0 PET_MASTER_PORT=23456 PET_MAX_RESTARTS=3";
         let config = parsed("--max-restarts 1 --nproc_per_node=2", vars).expect("a configuration");
-        assert_eq!((config.rules.min, config.rules.max, config.ranks, config.node), (2, 4, 2, 1));
+        assert_eq!((config.rules.min, config.rules.max, config.round.sizes[0], config.node), (2, 4, 2, 1));
         assert_eq!((config.master_addr.as_str(), config.master_port), ("job-master-0", Some(23456)));
-        assert_eq!(config.max_restarts, 1, "a flag goes before a variable");
+        assert_eq!(config.round.max_restarts, 1, "a flag goes before a variable");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Live recovery in a rank: the program runs again in this process, in the next generation of the group.
 
 use crate::{
-    launch::{Generation, LauncherLink},
+    launch::{FromRank, Generation, LineSocket},
     process::lock,
 };
 use anyhow::{Error, Result};
@@ -10,11 +10,13 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex},
+    thread,
     time::{Duration, Instant},
 };
 
 /// Time limit for the launcher to begin the next generation.
 const NEXT: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// A training of this process that its failed group has interrupted.
 #[derive(Clone)]
@@ -27,13 +29,27 @@ pub struct Survivor {
 }
 
 /// What outlives a generation of the group in this process.
-pub struct Recovery {
-    link: Arc<LauncherLink>,
-    current: Mutex<Generation>,
+pub struct Recovery(Mutex<State>);
+
+struct State {
+    /// Connection to the launcher.
+    socket: LineSocket,
+    newest: Generation,
+    /// The generation of this process's group.
+    current: Generation,
     /// Interrupted trainings, by their number in the program.
-    survivors: Mutex<BTreeMap<usize, Survivor>>,
+    survivors: BTreeMap<usize, Survivor>,
     /// Why the program cannot continue in another generation.
-    refusal: Mutex<Option<String>>,
+    refusal: Option<String>,
+}
+
+impl State {
+    fn newest(&mut self) -> Generation {
+        while let Some(generation) = self.socket.receive() {
+            self.newest = generation;
+        }
+        self.newest
+    }
 }
 
 impl Recovery {
@@ -42,43 +58,46 @@ impl Recovery {
     /// # Errors
     /// If a variable of the launcher is not valid.
     pub fn open() -> Result<Option<Arc<Self>>> {
-        let Some(link) = LauncherLink::open()?.map(Arc::new) else { return Ok(None) };
-        let current = Mutex::new(link.newest());
-        Ok(Some(Arc::new(Self { link, current, survivors: Mutex::default(), refusal: Mutex::default() })))
+        let Some((socket, newest)) = LineSocket::inherited()? else { return Ok(None) };
+        let survivors = BTreeMap::new();
+        let mut state = State { socket, newest, current: newest, survivors, refusal: None };
+        state.current = state.newest();
+        Ok(Some(Arc::new(Self(Mutex::new(state)))))
     }
 
     /// The generation of this process's group.
     pub fn generation(&self) -> Generation {
-        *lock(&self.current)
+        lock(&self.0).current
     }
 
     /// Selects the newest generation. Returns where its ranks meet, and `options` with what they share.
     ///
     /// # Errors
     /// If the launcher's secret is missing.
-    pub fn join(&self, options: Options) -> Result<(InitMethod, Options)> {
-        let generation = self.link.newest();
-        *lock(&self.current) = generation;
-        let link = self.link.clone();
-        let options = options.cancel_if(move || link.newest().number > generation.number);
+    pub fn join(self: &Arc<Self>, options: Options) -> Result<(InitMethod, Options)> {
+        let generation = lock(&self.0).newest();
+        lock(&self.0).current = generation;
+        let recovery = self.clone();
+        let options = options.cancel_if(move || lock(&recovery.0).newest().number > generation.number);
         let options = if generation.number > 0 { options.secret(generation.secret()?) } else { options };
         Ok((generation.init_method(), options))
     }
 
     /// Keeps an interrupted training for the next generation.
     pub fn keep(&self, training: usize, survivor: Survivor) {
-        lock(&self.survivors).insert(training, survivor);
+        lock(&self.0).survivors.insert(training, survivor);
     }
 
     /// A training that was interrupted in an earlier generation.
     pub fn survivor(&self, training: usize) -> Option<Survivor> {
-        lock(&self.survivors).get(&training).cloned()
+        lock(&self.0).survivors.get(&training).cloned()
     }
 
     /// Ends with the group from now on, so that all ranks restart.
     pub fn refuse(&self, reason: impl Into<String>) {
-        lock(&self.refusal).get_or_insert(reason.into());
-        self.link.refuse();
+        let mut state = lock(&self.0);
+        state.refusal.get_or_insert(reason.into());
+        state.socket.send(&FromRank::MustRestart);
     }
 
     /// Waits for the next generation after `error`. Returns the error if there is none.
@@ -86,11 +105,25 @@ impl Recovery {
     /// # Errors
     /// The error, if it is not a failure of the group, or the program or the launcher does not continue.
     pub fn next_after(&self, error: Error) -> Result<()> {
-        if let Some(reason) = lock(&self.refusal).as_ref().filter(|_| is_group_failure(&error)) {
-            return Err(error.context(format!("all ranks must restart, because {reason}")));
+        if !is_group_failure(&error) {
+            return Err(error);
         }
-        let continues = is_group_failure(&error) && self.link.wait_after(self.generation(), NEXT);
-        if continues { Ok(()) } else { Err(error) }
+        let failed = self.generation().number;
+        {
+            let mut state = lock(&self.0);
+            if let Some(reason) = &state.refusal {
+                return Err(error.context(format!("all ranks must restart, because {reason}")));
+            }
+            state.socket.send(&FromRank::Lost(failed));
+        }
+        let deadline = Instant::now() + NEXT;
+        while lock(&self.0).newest().number <= failed {
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 }
 

@@ -29,14 +29,14 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Reserves the port of a generation that begins.
+    /// Reserves the port of a generation that begins, in place of that of the one before.
     ///
     /// # Errors
     /// If the system has no free port.
-    pub fn reserve_port(&mut self) -> Result<Option<ReservedPort>> {
-        let Decision::Replace { generation, .. } = self else { return Ok(None) };
-        let port = ReservedPort::new()?;
-        generation.master_port = port.number;
-        Ok(Some(port))
+    pub fn reserve_port(&mut self, reserved: &mut Option<ReservedPort>) -> Result<()> {
+        if let Decision::Replace { generation, .. } = self {
+            generation.master_port = reserved.insert(ReservedPort::new()?).number;
+        }
+        Ok(())
     }
 }

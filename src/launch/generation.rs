@@ -22,16 +22,12 @@ use std::{
         unix::{net::UnixStream, process::CommandExt},
     },
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
-    thread,
-    time::{Duration, Instant},
 };
 
 /// Environment variable with the file descriptor of a rank's end of the connection.
 const SOCKET: &str = "BURN_DDP_RECOVERY_FD";
 /// Environment variable with the number of the generation in which a rank starts.
 const GENERATION: &str = "BURN_DDP_GENERATION";
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// A generation of the process group in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +81,32 @@ impl LineSocket {
         Ok((Self::new(own)?, others))
     }
 
+    /// Opens a rank's end, with the generation in which it starts, and reports that the rank can meet in another one;
+    /// `None` if the launcher does not replace ranks. It is called once in a process.
+    ///
+    /// # Errors
+    /// If a variable of the launcher is not valid.
+    pub fn inherited() -> Result<Option<(Self, Generation)>> {
+        let number = |name: &str| -> Result<Option<usize>> {
+            let Ok(text) = env::var(name) else { return Ok(None) };
+            text.parse().map(Some).with_context(|| format!("{name}={text} is not a number"))
+        };
+        let (Some(socket), Some(generation)) = (number(SOCKET)?, number(GENERATION)?) else {
+            return Ok(None);
+        };
+        let Some(master_port) = number("MASTER_PORT")?.and_then(|port| u16::try_from(port).ok()) else {
+            bail!("{SOCKET} is set, but MASTER_PORT is not a port");
+        };
+        let raw = i32::try_from(socket).with_context(|| format!("{SOCKET}={socket} is not a descriptor"))?;
+        // SAFETY: the launcher has opened the descriptor for this process, which opens the connection once.
+        let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        fcntl_setfd(&stream, FdFlags::CLOEXEC)
+            .with_context(|| format!("{SOCKET}={socket}: the launcher's connection is not open"))?;
+        let mut socket = Self::new(stream)?;
+        socket.send(&FromRank::Ready);
+        Ok(Some((socket, Generation { number: generation, master_port })))
+    }
+
     /// Sends a message. A peer that has ended is not an error.
     pub fn send(&mut self, message: &impl Serialize) {
         let line = serde_json::to_string(message).unwrap_or_default() + "\n";
@@ -101,71 +123,6 @@ impl LineSocket {
             }
         }
         None
-    }
-}
-
-/// A rank's end of the connection.
-#[derive(Debug)]
-pub struct LauncherLink(Mutex<(LineSocket, Generation)>);
-
-impl LauncherLink {
-    /// Opens the connection of this process; `None` if its launcher does not replace ranks.
-    ///
-    /// # Errors
-    /// If a variable of the launcher is not valid.
-    pub fn open() -> Result<Option<Self>> {
-        let number = |name: &str| -> Result<Option<usize>> {
-            let Ok(text) = env::var(name) else { return Ok(None) };
-            text.parse().map(Some).with_context(|| format!("{name}={text} is not a number"))
-        };
-        let (Some(socket), Some(generation)) = (number(SOCKET)?, number(GENERATION)?) else {
-            return Ok(None);
-        };
-        let Some(master_port) = number("MASTER_PORT")?.and_then(|port| u16::try_from(port).ok()) else {
-            bail!("{SOCKET} is set, but MASTER_PORT is not a port");
-        };
-        let raw = i32::try_from(socket).with_context(|| format!("{SOCKET}={socket} is not a descriptor"))?;
-        // SAFETY: the launcher has opened the descriptor for this process, which opens the connection once.
-        let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        fcntl_setfd(&stream, FdFlags::CLOEXEC)
-            .with_context(|| format!("{SOCKET}={socket}: the launcher's connection is not open"))?;
-        let mut socket = LineSocket::new(stream)?;
-        socket.send(&FromRank::Ready);
-        Ok(Some(Self(Mutex::new((socket, Generation { number: generation, master_port })))))
-    }
-
-    /// The newest generation.
-    pub fn newest(&self) -> Generation {
-        let mut guard = self.lock();
-        let (socket, newest) = &mut *guard;
-        while let Some(generation) = socket.receive() {
-            *newest = generation;
-        }
-        *newest
-    }
-
-    /// Reports that all ranks must restart if one fails.
-    pub fn refuse(&self) {
-        self.lock().0.send(&FromRank::MustRestart);
-    }
-
-    /// Reports that the group of `generation` has failed, and waits for a newer one; false after `timeout`.
-    pub fn wait_after(&self, generation: Generation, timeout: Duration) -> bool {
-        self.lock().0.send(&FromRank::Lost(generation.number));
-        let deadline = Instant::now() + timeout;
-        loop {
-            if self.newest().number > generation.number {
-                return true;
-            }
-            if Instant::now() > deadline {
-                return false;
-            }
-            thread::sleep(PAUSE);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, (LineSocket, Generation)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

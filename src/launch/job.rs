@@ -1,6 +1,6 @@
 //! A program to start as ranks, on this machine or several.
 
-use super::{environment::Round, live_recovery::Recover, nodes::Rules, output::Output, port::is_loopback};
+use super::{environment::Round, nodes::Rules, output::Output, port::is_loopback};
 use anyhow::{Result, bail};
 use collective::{SECRET, Secret};
 use std::{ffi::OsString, fmt::Display, time::Duration};
@@ -21,8 +21,6 @@ pub struct Job {
     pub poll: Duration,
     /// Environment variables of the ranks, besides the launcher's; such as [`WHY`](super::WHY).
     pub variables: Vec<Variable>,
-    /// Ranks on this machine.
-    pub ranks: usize,
     /// Number of machines.
     pub rules: Rules,
     /// Index of this machine.
@@ -30,9 +28,8 @@ pub struct Job {
     pub master_addr: String,
     /// Where rank 0 listens, or the launcher of machine 0 if there are several machines.
     pub master_port: Option<u16>,
-    pub max_restarts: usize,
-    pub recover: Recover,
-    pub run_id: String,
+    /// The first round, with the ranks of this machine only.
+    pub round: Round,
     pub secret: Secret,
 }
 
@@ -51,14 +48,11 @@ impl Job {
             output: Output::default(),
             poll: Duration::from_millis(10),
             variables: Vec::new(),
-            ranks,
             rules: Rules { min: 1, max: 1, join_timeout: Duration::ZERO, last_call: Duration::ZERO },
             node: 0,
             master_addr: "127.0.0.1".into(),
             master_port: None,
-            max_restarts: 0,
-            recover: Recover::default(),
-            run_id: run_id(std::process::id()),
+            round: Round { sizes: vec![ranks], run_id: run_id(std::process::id()), ..Round::default() },
             secret: Secret::random(),
         }
     }
@@ -79,17 +73,6 @@ impl Job {
             ),
         };
         Ok(Job { secret, ..self })
-    }
-
-    /// The first round of a job on this machine.
-    pub fn round(&self) -> Round {
-        Round {
-            max_restarts: self.max_restarts,
-            recover: self.recover,
-            sizes: vec![self.ranks],
-            run_id: self.run_id.clone(),
-            ..Round::default()
-        }
     }
 
     /// The port on which the launchers of several machines meet.

@@ -4,12 +4,12 @@
 //! its output to files, restarts it after a failure and coordinates with the launchers of other machines.
 //!
 //! ```text
-//! run, spawn → rounds → supervisor → ranks → child    one process in its own process group
-//!                 ↓          ↓          ↓ → guard    kills the ranks if the launcher is killed
-//!               nodes ← (outcomes)      ↓ → output   prefixes and writes what the ranks print
-//!                 ↓          ↓
-//!              failure_detector                      the outcome of the round, decided in one place
-//!              live_recovery                         replaces failed ranks, which meet in a new generation
+//! run, spawn → rounds → ranks → child    one process in its own process group
+//!                 ↓       ↓ → guard      kills the ranks if the launcher is killed
+//!               nodes     ↓ → output     prefixes and writes what the ranks print
+//!                 ↓
+//!              failure_detector          the outcome of the round, decided in one place
+//!              live_recovery             replaces failed ranks, which meet in a new generation
 //! ```
 
 mod child;
@@ -30,13 +30,12 @@ mod port;
 mod ranks;
 mod rounds;
 mod signals;
-mod supervisor;
 
-pub use environment::WHY;
+pub use environment::{Round, WHY};
 #[cfg(test)]
 pub(crate) use environments::tests::lookup;
 pub use environments::{Environment, Launcher};
-pub(crate) use generation::{Generation, LauncherLink};
+pub(crate) use generation::{FromRank, Generation, LineSocket};
 pub use job::{Job, Variable, run_id};
 pub use live_recovery::Recover;
 pub use nodes::Rules;
@@ -65,7 +64,7 @@ use std::{
 /// If there are no ranks or too many for this machine, a rank cannot be started, or the other machines do
 /// not join.
 pub fn run(job: &Job) -> Result<ExitCode> {
-    check_limit(job.ranks)?;
+    check_limit(job.round.world_size())?;
     rounds::run(job, &Signals::catch()?)
 }
 

@@ -27,24 +27,23 @@ impl ReservedPort {
     /// # Errors
     /// If the system has no free port.
     pub fn new() -> Result<Self> {
-        let (socket, number) = reserve().context("cannot reserve a port")?;
-        Ok(ReservedPort { _socket: socket, number })
+        Self::bind().context("cannot reserve a port")
     }
-}
 
-/// Binds a wildcard port without listening.
-fn reserve() -> io::Result<(OwnedFd, u16)> {
-    #[cfg(not(target_vendor = "apple"))]
-    let flags = rustix::net::SocketFlags::CLOEXEC;
-    // Apple's systems have no such flag.
-    #[cfg(target_vendor = "apple")]
-    let flags = rustix::net::SocketFlags::empty();
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-    fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
-    let address = SocketAddr::try_from(getsockname(&socket)?)?;
-    Ok((socket, address.port()))
+    /// Binds a wildcard port without listening.
+    fn bind() -> io::Result<Self> {
+        #[cfg(not(target_vendor = "apple"))]
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        // Apple's systems have no such flag.
+        #[cfg(target_vendor = "apple")]
+        let flags = rustix::net::SocketFlags::empty();
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let number = SocketAddr::try_from(getsockname(&socket)?)?.port();
+        Ok(Self { _socket: socket, number })
+    }
 }
 
 /// Whether every address of `host` is a loopback address.

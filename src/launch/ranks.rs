@@ -21,6 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long a rank may stay stopped (SIGSTOP) while others need it.
+const STOPPED: Duration = Duration::from_secs(75);
 /// Time limit for the last output of a rank to arrive.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -46,6 +48,12 @@ pub struct Ranks {
     place: String,
     /// Folder of the output files.
     folder: Option<PathBuf>,
+    /// Whether a stop signal was reported.
+    signalled: bool,
+    /// A rank that is stopped, by which signal, and for how long it was observed so.
+    ///
+    /// Observed time, and not elapsed time: a scheduler that suspends the job stops the launcher, too.
+    halted: Option<(usize, i32, Duration)>,
 }
 
 impl Ranks {
@@ -70,6 +78,8 @@ impl Ranks {
             world_size: round.world_size(),
             place,
             folder,
+            signalled: false,
+            halted: None,
         };
         for local_rank in 0..round.local_world_size() {
             if signals.first().is_some() {
@@ -147,14 +157,11 @@ impl Ranks {
         messages
     }
 
-    /// Sends `signal` to the first rank.
-    #[cfg(test)]
-    pub fn signal_first(&self, signal: i32) {
-        self.ranks[0].process.signal(signal);
-    }
-
-    /// Outcomes of the ranks that have ended since the last call.
-    pub fn ended(&mut self) -> Vec<Outcome> {
+    /// Outcomes since the last call, `poll` ago: a stop signal, then the ranks that have ended or stay stopped.
+    pub fn outcomes(&mut self, signals: &Signals, poll: Duration) -> Vec<Outcome> {
+        let signal = signals.first().filter(|_| !self.signalled);
+        self.signalled |= signal.is_some();
+        let mut outcomes: Vec<_> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();
         let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.reported) {
             if let Some(how) = rank.process.poll() {
@@ -162,21 +169,33 @@ impl Ranks {
                 ended.push((rank.rank, how));
             }
         }
-        let outcome = |(rank, how): (usize, Result<(), ExitReason>)| match how {
+        outcomes.extend(ended.into_iter().map(|(rank, how)| match how {
             Ok(()) => Outcome::Done,
             Err(how) => self.failure(rank, how),
-        };
-        ended.into_iter().map(outcome).collect()
+        }));
+        if outcomes.is_empty() {
+            outcomes.extend(self.halted(poll));
+        }
+        outcomes
+    }
+
+    /// The failure of a rank that has been stopped for too long.
+    ///
+    /// Ranks that wait for it in a collective time out by themselves, but ranks that have ended do not.
+    fn halted(&mut self, poll: Duration) -> Option<Outcome> {
+        // A single rank may be stopped for any time.
+        let stopped = self.stopped().next().filter(|_| self.world_size > 1);
+        self.halted = stopped.map(|(rank, signal)| match self.halted {
+            Some((before, _, seen)) if before == rank => (rank, signal, seen + poll),
+            Some(_) | None => (rank, signal, Duration::ZERO),
+        });
+        let (rank, signal, _) = self.halted.filter(|(_, _, seen)| *seen > STOPPED)?;
+        Some(self.failure(rank, ExitReason::Stopped(signal)))
     }
 
     /// The ranks that are stopped, with the signal.
-    pub fn stopped(&self) -> impl Iterator<Item = (usize, i32)> {
+    fn stopped(&self) -> impl Iterator<Item = (usize, i32)> {
         self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.process.stopped()?)))
-    }
-
-    /// Number of ranks on all machines.
-    pub fn world_size(&self) -> usize {
-        self.world_size
     }
 
     /// Whether all ranks of this machine have ended.
@@ -185,7 +204,7 @@ impl Ranks {
     }
 
     /// Describes the failure of a rank.
-    pub fn failure(&mut self, rank: usize, how: ExitReason) -> Outcome {
+    fn failure(&mut self, rank: usize, how: ExitReason) -> Outcome {
         let seconds = self.began.elapsed().as_secs_f64();
         let listener = self.ranks.iter_mut().find(|one| one.rank == rank).map(|one| &mut one.listener);
         let (last_lines, log) = listener.map_or((Vec::new(), None), |listener| {
@@ -231,5 +250,44 @@ impl Ranks {
         for rank in &mut self.ranks {
             rank.listener.finish(until);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleepers(count: usize) -> Result<Ranks> {
+        let mut job = Job::new("sleep", vec!["60".into()], count);
+        job.output.prefixed = true;
+        Ranks::start(&job, &job.round, &Signals::default())
+    }
+
+    /// The outcome after several checks of ranks, the first of which is stopped before the third check.
+    fn watched(count: usize) -> Result<Option<Outcome>> {
+        let (mut ranks, signals) = (sleepers(count)?, Signals::default());
+        let look = |ranks: &mut Ranks| ranks.outcomes(&signals, Duration::from_secs(30)).pop();
+        assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
+        ranks.ranks[0].process.signal(libc::SIGSTOP);
+        while ranks.stopped().next().is_none() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!((look(&mut ranks), look(&mut ranks), look(&mut ranks)), (None, None, None));
+        Ok(look(&mut ranks))
+    }
+
+    #[test]
+    fn a_stopped_rank_that_others_need_ends_the_job_by_name() -> Result<()> {
+        let ending = watched(2)?.expect("an ending");
+        assert_eq!(ending.code(), 128 + libc::SIGSTOP as u8);
+        let Outcome::Failed(failure) = ending else { panic!("{ending:?}") };
+        assert_eq!((failure.rank, failure.how), (0, ExitReason::Stopped(libc::SIGSTOP)));
+        Ok(())
+    }
+
+    #[test]
+    fn alone_it_may_rest() -> Result<()> {
+        assert_eq!(watched(1)?, None);
+        Ok(())
     }
 }

@@ -1,19 +1,28 @@
 //! Runs a job round after round, until one succeeds, no restarts are left or a stop signal arrives.
 
 use super::{
-    decision::News,
+    decision::{Decision, News},
     environment::Round,
+    failure_detector::{AFTER_FAILURE, AFTER_SIGNAL},
     generation::Generation,
     job::Job,
     nodes::{Agent, CoordinatorServer},
     outcome::Outcome,
     port::ReservedPort,
+    ranks::Ranks,
     signals::Signals,
-    supervisor,
 };
 use anyhow::{Context, Result};
 use collective::address;
-use std::{net::ToSocketAddrs, process::ExitCode};
+use std::{
+    net::ToSocketAddrs,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Time after a failure in which other ranks report errors of their own, such as a mismatch of collectives.
+const OWN_ERRORS: Duration = Duration::from_millis(100);
 
 /// Runs the job, reports its outcome and returns the exit code.
 ///
@@ -43,12 +52,12 @@ fn conclude(ending: &Outcome, round: &mut Round) -> Option<ExitCode> {
 }
 
 fn on_this_machine(job: &Job, signals: &Signals) -> Result<ExitCode> {
-    let mut round = job.round();
+    let mut round = job.round.clone();
     loop {
         let reserved = if job.master_port.is_none() { Some(ReservedPort::new()?) } else { None };
         let master_port = reserved.as_ref().map(|port| port.number).or(job.master_port).unwrap_or(0);
         round.generation = Generation { number: 0, master_port };
-        let ending = supervisor::run(job, &mut round, None, signals)?;
+        let ending = run_round(job, &mut round, None, signals)?;
         if let Some(code) = conclude(&ending, &mut round) {
             return Ok(code);
         }
@@ -64,8 +73,10 @@ fn on_nodes(job: &Job, signals: &Signals) -> Result<ExitCode> {
         return Ok(stopped());
     };
     loop {
-        let Some(mut round) = agent.join(job.node, job.ranks, signals)? else { return Ok(stopped()) };
-        let ending = match supervisor::run(job, &mut round, Some(&mut agent), signals) {
+        let Some(mut round) = agent.join(job.node, job.round.world_size(), signals)? else {
+            return Ok(stopped());
+        };
+        let ending = match run_round(job, &mut round, Some(&mut agent), signals) {
             Ok(ending) => ending,
             Err(error) => {
                 let reason = format!("cannot start its ranks: {error:#}");
@@ -87,4 +98,58 @@ fn open_coordinator(job: &Job, address: &str) -> Result<CoordinatorServer> {
         )
     })?;
     CoordinatorServer::start(listener, job)
+}
+
+/// Runs one round on this machine, together with the other machines if there is an `agent`: starts the ranks, watches
+/// them, and ends all of them when one fails.
+///
+/// `round` counts the generations.
+///
+/// # Errors
+/// If a rank cannot be started.
+fn run_round(
+    job: &Job,
+    round: &mut Round,
+    mut agent: Option<&mut Agent>,
+    signals: &Signals,
+) -> Result<Outcome> {
+    let mut ranks = Ranks::start(job, round, signals)?;
+    let mut detector = round.detector();
+    // Holds the port of a later generation of a job on this machine.
+    let mut reserved = None;
+    let ending = loop {
+        let messages = ranks.messages().into_iter().map(|(rank, message)| News::Message(rank, message));
+        let news = messages.chain(ranks.outcomes(signals, job.poll).into_iter().map(News::Outcome));
+        let decision = match &mut agent {
+            Some(agent) => {
+                news.for_each(|news| agent.tell(news));
+                agent.decision()
+            }
+            None => {
+                let now = Instant::now();
+                news.for_each(|news| detector.observe(news, now));
+                let mut decision = detector.decide(now);
+                decision.iter_mut().try_for_each(|decision| decision.reserve_port(&mut reserved))?;
+                decision
+            }
+        };
+        match decision {
+            Some(Decision::End(ending)) => break ending,
+            Some(Decision::Replace { generation, failures }) => {
+                round.generation = generation;
+                ranks.replace(job, round, failures)?;
+            }
+            Some(Decision::Kill { ranks: late, only_stopped }) => ranks.kill(&late, only_stopped),
+            None => thread::sleep(job.poll),
+        }
+    };
+    match ending {
+        Outcome::Done => ranks.finish(),
+        Outcome::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL, signals),
+        Outcome::Failed(_) | Outcome::Lost { .. } => {
+            ranks.wait(OWN_ERRORS, signals);
+            ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals);
+        }
+    }
+    Ok(ending)
 }

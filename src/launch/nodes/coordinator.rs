@@ -47,7 +47,7 @@ impl CoordinatorServer {
         let coordinator = Arc::new(Mutex::new(Coordinator {
             table: Table::new(job.rules, Instant::now()),
             senders: BTreeMap::new(),
-            round: job.round(),
+            round: job.round.clone(),
             port: None,
         }));
         let (open, ids, shared) = (closing.clone(), Arc::<AtomicU64>::default(), coordinator.clone());
@@ -141,9 +141,7 @@ impl Coordinator {
     /// If the time-out has expired, or there is no free port.
     fn advance(&mut self, now: Instant) -> Result<()> {
         if let Some((members, mut decision)) = self.table.decide(now) {
-            if let Some(port) = decision.reserve_port()? {
-                self.port = Some(port);
-            }
+            decision.reserve_port(&mut self.port)?;
             let restarts = self.round.restarts;
             match &decision {
                 Decision::End(ending) => self.round.restart(ending),
@@ -154,9 +152,8 @@ impl Coordinator {
             members.into_iter().for_each(|id| self.tell(id, &decided));
         }
         if let Some(members) = self.table.begin(now, &mut self.round) {
-            let port = ReservedPort::new()?;
-            self.round.generation = Generation { number: 0, master_port: port.number };
-            self.port = Some(port);
+            let master_port = self.port.insert(ReservedPort::new()?).number;
+            self.round.generation = Generation { number: 0, master_port };
             for (node, id) in members.into_iter().enumerate() {
                 self.tell(id, &FromCoordinator::Begin(Round { node, ..self.round.clone() }));
             }
