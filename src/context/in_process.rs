@@ -9,7 +9,6 @@ use crate::{
 use anyhow::{Context as _, Error, Result, ensure};
 use collective::{ProcessGroup, device_error::panic_text};
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Mutex, PoisonError},
     thread,
@@ -71,12 +70,16 @@ pub fn launch_threads_with<T: Send>(
     let run = |role: Role, group: ProcessGroup| {
         let rank = group.rank();
         let run = || run_rank(args, role, group.clone(), &program);
+        // The error of the rank, or its panic.
         let failure = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(value)) => return Some(value),
-            Ok(Err(error)) => Failure::Error(error),
-            Err(panic) => Failure::Panic(panic),
+            Ok(Err(error)) => Ok(error),
+            Err(panic) => Err(panic),
         };
-        let reason = failure.to_string();
+        let reason = match &failure {
+            Ok(error) => format!("{error:#}"),
+            Err(panic) => format!("it panicked: {}", panic_text(&**panic).unwrap_or_default()),
+        };
         // Before the other ranks fail.
         lock(&failures).push((rank, failure));
         group.abort(reason);
@@ -96,10 +99,13 @@ pub fn launch_threads_with<T: Send>(
     if failures.is_empty() {
         return Ok(values);
     }
-    let first = failures.iter().position(|(rank, failure)| !failure.is_consequence(*rank));
+    let follows = |(rank, failure): &(usize, thread::Result<Error>)| {
+        failure.as_ref().is_ok_and(|error| is_consequence(error, Some(*rank)))
+    };
+    let first = failures.iter().position(|failure| !follows(failure));
     match failures.swap_remove(first.unwrap_or(0)) {
-        (rank, Failure::Error(error)) => Err(error.context(format!("rank {rank}"))),
-        (_, Failure::Panic(panic)) => resume_unwind(panic),
+        (rank, Ok(error)) => Err(error.context(format!("rank {rank}"))),
+        (_, Err(panic)) => resume_unwind(panic),
     }
 }
 
@@ -137,27 +143,6 @@ fn run_rank<T>(
         context.group.destroy();
         Ok(value)
     })
-}
-
-/// Why a rank ended early.
-enum Failure {
-    Error(Error),
-    Panic(Box<dyn Any + Send>),
-}
-
-impl Failure {
-    fn is_consequence(&self, rank: usize) -> bool {
-        matches!(self, Failure::Error(error) if is_consequence(error, Some(rank)))
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Error(error) => write!(f, "{error:#}"),
-            Failure::Panic(panic) => write!(f, "it panicked: {}", panic_text(&**panic).unwrap_or_default()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -51,9 +51,8 @@ impl Plan {
         launched: Option<Environment>,
         gpus: Result<Gpus, String>,
     ) -> Result<Plan> {
-        match launched {
+        match launched.or((args.mode == ModeArg::Dp).then_some(Environment::SOLO)) {
             Some(environment) => Ok(Plan::Train(Role::decide(args, environment, gpus)?)),
-            None if args.mode == ModeArg::Dp => Ok(Plan::Train(Role::one_process(args, &gpus)?)),
             None => {
                 let (found, reason) = usable(args, gpus)?;
                 Self::alone(args, found, &reason)
