@@ -4,27 +4,9 @@
 //! in tensorflow/core/lib/io/record_writer.h.
 
 use super::histogram::Histogram;
-use std::borrow::Cow;
 
-/// Payload of an event, the field `what` of event.proto.
-pub enum What {
-    /// File format version, the first event of every file.
-    Version,
-    /// Session start: TensorBoard discards events of this and later steps in earlier files.
-    Start,
-    Scalar {
-        tag: Cow<'static, str>,
-        value: f64,
-    },
-    Image {
-        tag: &'static str,
-        picture: Picture,
-    },
-    Histogram {
-        tag: String,
-        values: Histogram,
-    },
-}
+/// Payload of an event: number and content of the field `what` of event.proto.
+pub struct What(u64, Vec<u8>);
 
 /// A greyscale image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +17,52 @@ pub struct Picture {
 }
 
 impl What {
+    /// File format version, the first event of every file.
+    pub fn version() -> Self {
+        Self(3, b"brain.Event:2".into())
+    }
+
+    /// Session start: TensorBoard discards events of this and later steps in earlier files.
+    pub fn start() -> Self {
+        let mut session = Message::default();
+        session.varint(1, 1);
+        Self(7, session.0)
+    }
+
+    pub fn scalar(tag: &str, value: f64) -> Self {
+        Self::summary(tag, |entry| entry.float(2, value))
+    }
+
+    pub fn image(tag: &str, picture: &Picture) -> Self {
+        let mut image = Message::default();
+        image.varint(1, picture.height.into());
+        image.varint(2, picture.width.into());
+        // Colour space: greyscale.
+        image.varint(3, 1);
+        image.bytes(4, &picture.png);
+        Self::summary(tag, |entry| entry.bytes(4, &image.0))
+    }
+
+    pub fn histogram(tag: &str, values: &Histogram) -> Self {
+        let mut histo = Message::default();
+        let Histogram { min, max, count, sum, sum_squares, limits, counts } = values;
+        for (field, value) in (1..).zip([*min, *max, *count as f64, *sum, *sum_squares]) {
+            histo.double(field, value);
+        }
+        histo.doubles(6, limits.iter().copied());
+        histo.doubles(7, counts.iter().map(|count| *count as f64));
+        Self::summary(tag, |entry| entry.bytes(5, &histo.0))
+    }
+
+    /// A `Summary` with one value.
+    fn summary(tag: &str, value: impl FnOnce(&mut Message)) -> Self {
+        let (mut summary, mut entry) = (Message::default(), Message::default());
+        entry.bytes(1, tag.as_bytes());
+        value(&mut entry);
+        summary.bytes(1, &entry.0);
+        Self(5, summary.0)
+    }
+
     /// Encodes an event with this payload as a protobuf message.
     ///
     /// `wall_time` is in seconds since the Unix epoch, `step` is the number of optimizer steps.
@@ -42,17 +70,7 @@ impl What {
         let mut event = Message::default();
         event.double(1, wall_time);
         event.varint(2, step as u64);
-        match self {
-            What::Version => event.bytes(3, b"brain.Event:2"),
-            What::Start => {
-                let mut session = Message::default();
-                session.varint(1, 1);
-                event.message(7, session);
-            }
-            What::Scalar { tag, value } => event.message(5, summary(tag, |entry| entry.float(2, *value))),
-            What::Image { tag, picture } => event.message(5, summary(tag, |entry| image(entry, picture))),
-            What::Histogram { tag, values } => event.message(5, summary(tag, |entry| histo(entry, values))),
-        }
+        event.bytes(self.0, &self.1);
         event.0
     }
 }
@@ -63,36 +81,6 @@ pub(super) fn record(bytes: &[u8]) -> Vec<u8> {
     // TFRecord's masked CRC-32C, which stays effective for data that contains CRCs.
     let crc = |bytes| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8).to_le_bytes();
     [&length[..], &crc(&length), bytes, &crc(bytes)].concat()
-}
-
-/// Encodes a `Summary` with one value.
-fn summary(tag: &str, value: impl FnOnce(&mut Message)) -> Message {
-    let (mut summary, mut entry) = (Message::default(), Message::default());
-    entry.bytes(1, tag.as_bytes());
-    value(&mut entry);
-    summary.message(1, entry);
-    summary
-}
-
-fn image(entry: &mut Message, picture: &Picture) {
-    let mut image = Message::default();
-    image.varint(1, picture.height.into());
-    image.varint(2, picture.width.into());
-    // Colour space: greyscale.
-    image.varint(3, 1);
-    image.bytes(4, &picture.png);
-    entry.message(4, image);
-}
-
-fn histo(entry: &mut Message, values: &Histogram) {
-    let mut histo = Message::default();
-    let Histogram { min, max, count, sum, sum_squares, limits, counts } = values;
-    for (field, value) in (1..).zip([*min, *max, *count as f64, *sum, *sum_squares]) {
-        histo.double(field, value);
-    }
-    histo.doubles(6, limits.iter().copied());
-    histo.doubles(7, counts.iter().map(|count| *count as f64));
-    entry.message(5, histo);
 }
 
 /// Encoder of a protobuf message.
@@ -140,10 +128,6 @@ impl Message {
     fn doubles(&mut self, field: u64, values: impl Iterator<Item = f64>) {
         self.bytes(field, &values.flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
     }
-
-    fn message(&mut self, field: u64, message: Message) {
-        self.bytes(field, &message.0);
-    }
 }
 
 #[cfg(test)]
@@ -157,15 +141,15 @@ mod tests {
     /// Expected values are generated by TensorBoard's protobuf classes.
     #[test]
     fn messages_are_those_of_tensorboard() {
-        assert_eq!(hex(0, What::Version), "09000000000000f83f1a0d627261696e2e4576656e743a32");
-        assert_eq!(hex(3, What::Start), "09000000000000f83f10033a020801");
+        assert_eq!(hex(0, What::version()), "09000000000000f83f1a0d627261696e2e4576656e743a32");
+        assert_eq!(hex(3, What::start()), "09000000000000f83f10033a020801");
         assert_eq!(
-            hex(300, What::Scalar { tag: "train/loss".into(), value: 0.25 }),
+            hex(300, What::scalar("train/loss", 0.25)),
             "09000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373150000803e"
         );
         let picture = Picture { width: 300, height: 2, png: b"abc".to_vec() };
         assert_eq!(
-            hex(1, What::Image { tag: "i", picture }),
+            hex(1, What::image("i", &picture)),
             "09000000000000f83f10012a130a110a0169220c080210ac0218012203616263"
         );
         let values = Histogram {
@@ -178,7 +162,7 @@ mod tests {
             counts: vec![1, 2],
         };
         assert_eq!(
-            hex(1, What::Histogram { tag: "h".into(), values }),
+            hex(1, What::histogram("h", &values)),
             "09000000000000f83f10012a580a560a01682a5109000000000000f0bf1100000000000000401900000000000008402100\
              0000000000f03f2900000000000014403210000000000000000000000000000000403a10000000000000f03f0000000000\
              000040"

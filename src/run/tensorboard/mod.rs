@@ -18,7 +18,6 @@ use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use event::What;
 use std::{
-    borrow::Cow,
     fs::{self, File},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
@@ -63,8 +62,8 @@ impl EventLog {
         let state = State { file: BufWriter::new(file), flushed: Instant::now(), failure: None };
         let log = Self { path, set, state: Mutex::new(state) };
         log.write(|state| {
-            state.add(0, What::Version)?;
-            state.add(step + 1, What::Start)
+            state.add(0, What::version())?;
+            state.add(step + 1, What::start())
         });
         log.flush()?;
         Ok(log)
@@ -91,19 +90,19 @@ impl EventLog {
     /// Writes an image at `step`.
     pub fn image(&self, tag: &'static str, step: usize, picture: Picture) {
         self.write(|state| {
-            state.add(step, What::Image { tag, picture })?;
+            state.add(step, What::image(tag, &picture))?;
             state.flush()
         });
     }
 
     /// Writes a scalar at `step`.
     pub fn scalar(&self, tag: String, step: usize, value: f64) {
-        self.write(|state| state.add(step, What::Scalar { tag: tag.into(), value }));
+        self.write(|state| state.add(step, What::scalar(&tag, value)));
     }
 
     /// Writes a histogram at `step`.
     pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
-        self.write(|state| state.add(step, What::Histogram { tag, values }));
+        self.write(|state| state.add(step, What::histogram(&tag, &values)));
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
@@ -140,14 +139,12 @@ impl State {
         self.file.write_all(&event::record(&what.encode(now(), step)))
     }
 
-    fn scalars<T: Into<Cow<'static, str>>>(
+    fn scalars(
         &mut self,
         step: usize,
-        scalars: impl IntoIterator<Item = (T, f64)>,
+        scalars: impl IntoIterator<Item = (impl AsRef<str>, f64)>,
     ) -> io::Result<()> {
-        scalars
-            .into_iter()
-            .try_for_each(|(tag, value)| self.add(step, What::Scalar { tag: tag.into(), value }))
+        scalars.into_iter().try_for_each(|(tag, value)| self.add(step, What::scalar(tag.as_ref(), value)))
     }
 
     fn flush(&mut self) -> io::Result<()> {
