@@ -1,6 +1,6 @@
 //! Console metrics renderer for burn-train.
 
-use super::progress::{ProgressLine, Style};
+use super::progress::ProgressLine;
 use crate::{config::args::ProgressArg, process::console::Console};
 use burn::train::{
     LearnerSummary,
@@ -20,7 +20,7 @@ use std::{collections::HashMap, error::Error, time::Instant};
 /// `Trainer` reports through an [`Observer`](collective::strategy::Observer) instead: a `MetricsRenderer` gets
 /// neither throughput nor skipped steps.
 pub struct ConsoleRenderer {
-    style: Style,
+    style: ProgressArg,
     console: Console,
     names: HashMap<MetricId, String>,
     epoch: usize,
@@ -35,7 +35,7 @@ pub struct ConsoleRenderer {
 impl ConsoleRenderer {
     /// Creates a renderer that prints on the main rank only.
     pub fn new(is_main: bool) -> Self {
-        let (style, console) = (Style::choose(ProgressArg::Auto, is_main), Console::new(is_main));
+        let (style, console) = (ProgressArg::Auto.resolved(is_main), Console::new(is_main));
         Self {
             style,
             console,
@@ -43,7 +43,7 @@ impl ConsoleRenderer {
             epoch: 1,
             epochs: 1,
             split: String::new(),
-            line: ProgressLine::new(Style::Silent, console, String::new(), 0),
+            line: ProgressLine::new(ProgressArg::Plain, console, String::new(), 0),
             metrics: Vec::new(),
             began: Instant::now(),
         }

@@ -3,13 +3,9 @@
 //! It is a training run on the same engine, with growing learning rates and without checkpoints. Every rank sees the
 //! loss of the global batch, so that all ranks stop after the same step.
 
-use super::{
-    Loaders,
-    progress::{ProgressLine, Style},
-    strategy,
-};
+use super::{Loaders, progress::ProgressLine, strategy};
 use crate::{
-    config::{Config, learning_rate::LrRange},
+    config::{Config, args::ProgressArg, learning_rate::LrRange},
     context::Context,
     process::{atomic_file, console::Console, lock, stop},
     run::{
@@ -23,7 +19,7 @@ use burn::train::Learner;
 use collective::{
     StepOptions,
     lr::{FnLr, RangeTestCurve, RangeTestLr, RangeTestPoint},
-    strategy::{Observer, ParallelStrategy, StepModel, StepReport, StopRequest},
+    strategy::{NoopRenderer, Observer, ParallelStrategy, StepModel, StepReport, StopRequest},
 };
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +45,7 @@ pub(super) fn run<M: StepModel>(
     learner: Learner<M>,
 ) -> Result<()> {
     let args = &config.args;
-    let (style, steps) = (Style::choose(args.progress, context.is_main()), args.find_lr.find_lr_steps);
+    let (style, steps) = (args.progress.resolved(context.is_main()), args.find_lr.find_lr_steps);
     let folder = context.is_main().then(|| RunFolder::create(args.run_dir.clone())).transpose()?;
     let finder = Arc::new(LrFinder::new(steps, config.lr_factor, style, context.console()));
     let asked = finder.clone();
@@ -60,10 +56,8 @@ pub(super) fn run<M: StepModel>(
         .with_stop(stop.clone());
     // More than enough, because accumulation makes epochs shorter.
     let epochs = 2 + steps * args.gradients.grad_accum_steps / loaders.train.steps().max(1);
-    let tested = strategy::run(tested, loaders, learner, epochs, |training| {
-        let renderer = Style::Silent.renderer(training.interrupter());
-        training.renderer(renderer)
-    });
+    let tested =
+        strategy::run(tested, loaders, learner, epochs, |training| training.renderer(Box::new(NoopRenderer)));
     let (Some(folder), Ok(_), None | Some(OVER)) = (&folder, &tested, stop.signal()) else {
         if let Some(folder) = folder {
             folder.remove_empty();
@@ -86,9 +80,9 @@ struct LrFinder {
 }
 
 impl LrFinder {
-    fn new(steps: usize, lr_factor: f64, style: Style, console: Console) -> Self {
+    fn new(steps: usize, lr_factor: f64, style: ProgressArg, console: Console) -> Self {
         // The dashboard is not used.
-        let style = if style == Style::Dashboard { Style::Plain } else { style };
+        let style = if style == ProgressArg::Tui { ProgressArg::Plain } else { style };
         let line = ProgressLine::new(style, console, "learning rates".into(), steps);
         Self { steps, lr_factor, console, state: Mutex::new((RangeTestCurve::default(), line)) }
     }

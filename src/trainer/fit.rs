@@ -8,7 +8,7 @@ use super::{
     find_lr,
     interruption::Interruption,
     prepare::{Resumed, check_groups, devices, prepared},
-    progress::{Progress, Style, print_header},
+    progress::{Progress, print_header},
     strategy::{self, train_step},
     trained::{History, Trained},
 };
@@ -142,7 +142,7 @@ impl<M: StepModel> Trainer<'_, M> {
         if let Some(output) = output.as_ref().filter(|_| !is_recovered) {
             output.print_tracking_hints();
         }
-        let style = Style::choose(args.progress, context.is_main());
+        let style = args.progress.resolved(context.is_main());
         let history = Arc::new(History::default());
         let progress =
             Progress::new(style, console, config.args.epochs.begun(), EvaluatedSet::from_config(&config));

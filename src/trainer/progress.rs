@@ -20,44 +20,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two lines of [`Style::Plain`] within an epoch.
+/// Time between two lines of [`ProgressArg::Plain`] within an epoch.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// Type of progress display.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// No output, on ranks other than the main rank.
-    Silent,
-    Bar,
-    Plain,
-    /// burn-train's dashboard; only header and result are printed as lines.
-    Dashboard,
-}
-
-impl Style {
-    /// Chooses the display from `--progress`, rank and terminal.
-    pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
-        match progress {
-            _ if !is_main => Style::Silent,
-            ProgressArg::Auto if stderr().is_terminal() => Style::Bar,
-            ProgressArg::Auto | ProgressArg::Plain => Style::Plain,
-            ProgressArg::Bar => Style::Bar,
-            ProgressArg::Tui => Style::Dashboard,
+impl ProgressArg {
+    /// Replaces [`Auto`](Self::Auto), and every display of a rank that is not the main one, whose console is hidden.
+    pub(super) fn resolved(self, is_main: bool) -> Self {
+        match self {
+            _ if !is_main => ProgressArg::Plain,
+            ProgressArg::Auto if stderr().is_terminal() => ProgressArg::Bar,
+            ProgressArg::Auto => ProgressArg::Plain,
+            ProgressArg::Bar | ProgressArg::Plain | ProgressArg::Tui => self,
         }
     }
 
     /// Returns burn-train's renderer: its dashboard, or a no-op renderer.
-    pub fn renderer(self, interrupter: Interrupter) -> Box<dyn MetricsRenderer> {
+    pub(super) fn renderer(self, interrupter: Interrupter) -> Box<dyn MetricsRenderer> {
         match self {
-            Style::Dashboard => default_renderer(interrupter, None),
-            Style::Silent | Style::Bar | Style::Plain => Box::new(NoopRenderer),
+            ProgressArg::Tui => default_renderer(interrupter, None),
+            ProgressArg::Auto | ProgressArg::Bar | ProgressArg::Plain => Box::new(NoopRenderer),
         }
     }
 }
 
-/// A progress bar, or a line every ten seconds with [`Style::Plain`].
+/// A progress bar, or a line every ten seconds with [`ProgressArg::Plain`].
 pub(super) struct ProgressLine {
-    style: Style,
+    style: ProgressArg,
     console: Console,
     prefix: String,
     total: usize,
@@ -67,10 +55,10 @@ pub(super) struct ProgressLine {
 
 impl ProgressLine {
     /// Creates a line for `total` items, which starts with `prefix`.
-    pub fn new(style: Style, console: Console, prefix: String, total: usize) -> Self {
+    pub fn new(style: ProgressArg, console: Console, prefix: String, total: usize) -> Self {
         let bar = match style {
-            Style::Bar => ProgressBar::new(total as u64),
-            Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
+            ProgressArg::Bar => ProgressBar::new(total as u64),
+            ProgressArg::Auto | ProgressArg::Plain | ProgressArg::Tui => ProgressBar::hidden(),
         };
         let template = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta} left");
         bar.set_style(template.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -81,7 +69,7 @@ impl ProgressLine {
     /// Shows that `done` items are done.
     pub fn advance(&mut self, done: usize, message: String) {
         self.bar.set_position(done as u64);
-        if self.style == Style::Plain && self.printed.elapsed() > PLAIN_EVERY {
+        if self.style == ProgressArg::Plain && self.printed.elapsed() > PLAIN_EVERY {
             self.printed = Instant::now();
             let line = format!("{}  {done}/{}  {message}", self.prefix, self.total);
             self.console.print(line.trim_end());
@@ -97,7 +85,7 @@ impl ProgressLine {
 
 /// An observer that displays the progress of a run.
 pub struct Progress {
-    style: Style,
+    style: ProgressArg,
     console: Console,
     epochs: usize,
     set: EvaluatedSet,
@@ -113,8 +101,8 @@ struct State {
 
 impl Progress {
     /// Creates the display of a run of `epochs` epochs.
-    pub fn new(style: Style, console: Console, epochs: usize, set: EvaluatedSet) -> Self {
-        let line = ProgressLine::new(Style::Silent, console, String::new(), 0);
+    pub fn new(style: ProgressArg, console: Console, epochs: usize, set: EvaluatedSet) -> Self {
+        let line = ProgressLine::new(ProgressArg::Plain, console, String::new(), 0);
         let state = Mutex::new(State { line, samples: 0, began: Instant::now() });
         Self { style, console, epochs, set, state }
     }
@@ -207,7 +195,7 @@ impl Observer for Progress {
 
     fn epoch_done(&self, report: &EpochReport) {
         lock(&self.state).line.finish();
-        if self.style == Style::Dashboard {
+        if self.style == ProgressArg::Tui {
             return;
         }
         let set = self.set.name();
@@ -232,7 +220,7 @@ impl Observer for Progress {
     }
 
     fn tested(&self, report: &EpochReport) {
-        let logged = report.logged.iter().filter(|_| self.style != Style::Dashboard);
+        let logged = report.logged.iter().filter(|_| self.style != ProgressArg::Tui);
         logged.for_each(|value| self.console.print(&format!("{} {}", value.name, value.text)));
     }
 }
