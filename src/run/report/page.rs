@@ -39,11 +39,6 @@ pub fn table(header: &[String], rows: &[Vec<String>]) -> String {
     format!("<div class=\"wide\"><table><tr>{}</tr>\n{rows}</table></div>\n", cells("th", header))
 }
 
-/// Formats a fraction as a percentage.
-pub fn percent(share: f64) -> String {
-    format!("{:.2} %", 100.0 * share)
-}
-
 /// Formats a duration in the unit that fits.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;

@@ -1,10 +1,6 @@
 //! Sections of a run's report: time per rank, confusion matrix and worst misclassifications.
 
-use super::{
-    chart::colour,
-    page::{percent, table},
-    run::Run,
-};
+use super::{chart::colour, page::table, run::Run};
 use crate::run::tables::{MISTAKE_COLUMNS, Mistake};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use std::collections::BTreeMap;
@@ -133,9 +129,9 @@ pub fn worst(run: &Run) -> String {
             (place % MISTAKE_COLUMNS * SQUARE + frame, place / MISTAKE_COLUMNS * SQUARE + frame);
         format!(
             "<figure><i style=\"background-position:-{left}px -{top}px\" role=\"img\" aria-label=\"a {label}\"></i>\
-             <b>{label} → {}</b><br><span>{}<br>image {}</span></figure>\n",
+             <b>{label} → {}</b><br><span>{:.2} %<br>image {}</span></figure>\n",
             wrong.answer,
-            percent(wrong.answer_probability),
+            100.0 * wrong.answer_probability,
             wrong.test_image,
             label = wrong.label,
         )
