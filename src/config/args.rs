@@ -311,16 +311,8 @@ pub(crate) mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused() {
-        for bad in [
-            ["--lr", "NaN"],
-            ["--batch-size", "0"],
-            ["--grad-accum-steps", "0"],
-            ["--clip-grad-norm", "0"],
-            ["--bucket-cap-mb", "-1"],
-            ["--grad-compression", "topk:2"],
-        ] {
-            let args = [&["program"][..], &bad].concat();
-            assert!(Program::try_parse_from(args).is_err(), "{bad:?}");
+        for bad in ["--lr=NaN", "--batch-size=0"] {
+            assert!(Program::try_parse_from(["program", bad]).is_err(), "{bad}");
         }
     }
 }

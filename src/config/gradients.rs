@@ -162,7 +162,8 @@ mod tests {
         assert_eq!("topk".parse(), Ok(Compression::TopK(0.01)));
         assert_eq!("topk:0.25".parse(), Ok(Compression::TopK(0.25)));
         assert_eq!("powersgd:2".parse(), Ok(Compression::PowerSgd(2)));
-        for bad in ["", "zip", "bf16:2", "topk:0", "topk:x", "powersgd:0", "powersgd:1.5", "none:1"] {
+        for bad in ["", "zip", "bf16:2", "topk:0", "topk:2", "topk:x", "powersgd:0", "powersgd:1.5", "none:1"]
+        {
             assert!(bad.parse::<Compression>().is_err(), "{bad}");
         }
         for good in ["none", "bf16", "fp16", "topk:0.25", "powersgd:3"] {

@@ -83,35 +83,41 @@ impl ContextArgs {
 
 impl Default for ContextArgs {
     fn default() -> Self {
-        #[derive(Parser)]
-        struct Alone {
-            #[command(flatten)]
-            context: ContextArgs,
-        }
         Alone::parse_from(["program"]).context
     }
+}
+
+/// The flags without those of a program.
+#[derive(Parser)]
+struct Alone {
+    #[command(flatten)]
+    context: ContextArgs,
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        context: ContextArgs,
-    }
-
     /// Parses flags separated by spaces.
     pub fn parse(line: &str) -> Result<ContextArgs, clap::Error> {
         let flags = ["program"].into_iter().chain(line.split_whitespace());
-        Flags::try_parse_from(flags).map(|flags| flags.context)
+        Alone::try_parse_from(flags).map(|flags| flags.context)
     }
 
     #[test]
-    fn numbers_out_of_range_are_refused() {
-        for bad in ["--nproc-per-node 0", "--timeout 0", "--threads 0"] {
-            assert!(parse(bad).is_err(), "{bad}");
+    fn bad_values_and_contradictions_name_the_flag() {
+        for (flags, named) in [
+            ("--nproc-per-node 0", "--nproc-per-node"),
+            ("--timeout 0", "--timeout"),
+            ("--threads 0", "--threads"),
+            ("--rank 1", "--world-size"),
+            ("--world-size 2", "--rank"),
+            ("--rank 0 --world-size 0", "--world-size"),
+            ("--init-method tcp://nowhere", "the port is missing"),
+            ("--rendezvous-timeout 0", "--rendezvous-timeout"),
+        ] {
+            let error = parse(flags).map(drop).expect_err(flags).to_string();
+            assert!(error.contains(named), "`{flags}`: {error} should contain {named}");
         }
     }
 }

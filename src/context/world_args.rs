@@ -92,26 +92,3 @@ impl WorldArgs {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(flags: &str) -> Result<WorldArgs> {
-        Ok(crate::context::args::tests::parse(flags)?.world)
-    }
-
-    #[test]
-    fn contradictions_name_the_flag() {
-        for (flags, named) in [
-            ("--rank 1", "--world-size"),
-            ("--world-size 2", "--rank"),
-            ("--rank 0 --world-size 0", "--world-size"),
-            ("--init-method tcp://nowhere", "the port is missing"),
-            ("--rendezvous-timeout 0", "--rendezvous-timeout"),
-        ] {
-            let error = parsed(flags).map(drop).expect_err(flags).to_string();
-            assert!(error.contains(named), "`{flags}`: {error} should contain {named}");
-        }
-    }
-}
