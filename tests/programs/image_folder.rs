@@ -123,6 +123,19 @@ fn folders_that_are_no_data_set_are_one_line_errors() {
     fs::create_dir_all(folder.path().join("empty/class")).expect("created");
     run(&folder.path().join("empty"), "")
         .failed_with(&["empty/class", "there are no .png, .jpg or .jpeg files"]);
+    for file in [
+        "one/a/1.png",
+        "other/train/a/1.png",
+        "other/train/b/1.png",
+        "other/val/a/1.png",
+        "other/val/c/1.png",
+    ] {
+        let path = folder.path().join(file);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        fs::write(path, "").expect("written");
+    }
+    run(&folder.path().join("one"), "").failed_with(&["at least two classes"]);
+    run(&folder.path().join("other"), "").failed_with(&["train", "val", "different classes"]);
     let again = format!("shapes {}", folder.path().join("shapes").display());
     run_example("image_folder", &again).failed_with(&["already exists"]);
 }

@@ -1,7 +1,6 @@
 //! Fine-tuning: a frozen body and its learning rate.
 
-use crate::model::{ResNet, ResNetConfig};
-use anyhow::{Result, bail};
+use crate::model::ResNet;
 use burn::module::ParamGroup;
 use burn_ddp::{Trainer, context::values::rate, data::Channels};
 use clap::Args;
@@ -21,20 +20,6 @@ pub struct FineTuningArgs {
 /// Mean and deviation of ImageNet's pictures, with which torchvision's networks are trained.
 pub fn normalisation() -> Channels {
     Channels { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
-}
-
-/// Checks the flags of a network.
-///
-/// # Errors
-/// If flags exclude each other.
-pub fn check(network: &ResNetConfig) -> Result<()> {
-    if !network.network.is_small() && network.channels != 3 {
-        bail!("--colours grey: torchvision's networks have three channels; use --colours rgb");
-    }
-    if !network.network.is_small() && network.blocks != 1 {
-        bail!("--blocks {}: only the small network has a choice of blocks", network.blocks);
-    }
-    Ok(())
 }
 
 // ANCHOR: fine_tuning
@@ -61,8 +46,7 @@ impl FineTuningArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::model::Network;
+    use crate::model::{Network, ResNetConfig};
     use burn::tensor::{Device, Tensor};
     use burn_ddp::run::weights;
     use serde::Deserialize;

@@ -47,9 +47,15 @@ impl ImageArgs {
     /// Checks the flags before any rank is started.
     ///
     /// # Errors
-    /// If flags exclude each other; as for [`fine_tuning::check`] and [`DataArgs::pictures`].
+    /// If flags exclude each other; as for [`DataArgs::pictures`].
     fn check(&self) -> Result<()> {
-        fine_tuning::check(&self.network(0))?;
+        let ResNetConfig { network, channels, blocks, .. } = self.network(0);
+        if !network.is_small() && channels != 3 {
+            bail!("--colours grey: torchvision's networks have three channels; use --colours rgb");
+        }
+        if !network.is_small() && blocks != 1 {
+            bail!("--blocks {blocks}: only the small network has a choice of blocks");
+        }
         if self.data.balance_classes && self.trainer.no_shuffle {
             bail!("--balance-classes draws pictures at random; remove --no-shuffle");
         }
