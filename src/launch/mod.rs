@@ -29,7 +29,6 @@ mod output;
 mod port;
 mod ranks;
 mod rounds;
-mod signals;
 
 pub use environment::{Round, WHY};
 #[cfg(test)]
@@ -47,9 +46,9 @@ pub use output::Output;
 use crate::process::{
     auto_batch::{self, halves_batch},
     console::eprint_line,
+    stop::GracefulShutdown,
 };
 use anyhow::{Context, Error, Result};
-use signals::Signals;
 use std::{
     env,
     os::unix::process::CommandExt,
@@ -65,7 +64,8 @@ use std::{
 /// not join.
 pub fn run(job: &Job) -> Result<ExitCode> {
     check_limit(job.round.world_size())?;
-    rounds::run(job, &Signals::catch()?)
+    let _graceful_shutdown = GracefulShutdown::in_launcher()?;
+    rounds::run(job)
 }
 
 /// Starts `count` ranks of this program with this program's arguments and waits for them.

@@ -9,9 +9,8 @@ use super::{
     live_recovery::Recover,
     outcome::{ExitReason, Failure, Outcome},
     output::Listener,
-    signals::Signals,
 };
-use crate::process::console::eprint_line;
+use crate::process::{console::eprint_line, stop};
 use anyhow::{Context, Result};
 use std::{
     io::{IsTerminal, stdin},
@@ -61,7 +60,7 @@ impl Ranks {
     ///
     /// # Errors
     /// If the program cannot be started or an output file or folder cannot be created. The error names it.
-    pub fn start(job: &Job, round: &Round, signals: &Signals) -> Result<Self> {
+    pub fn start(job: &Job, round: &Round) -> Result<Self> {
         super::child::check(&job.program)?;
         let folder = job.output.folder(round)?;
         if let Some(folder) = &folder {
@@ -82,7 +81,7 @@ impl Ranks {
             halted: None,
         };
         for local_rank in 0..round.local_world_size() {
-            if signals.first().is_some() {
+            if stop::signal().is_some() {
                 break;
             }
             let rank = ranks.start_rank(job, round, round.first_rank() + local_rank)?;
@@ -158,8 +157,8 @@ impl Ranks {
     }
 
     /// Outcomes since the last call, `poll` ago: a stop signal, then the ranks that have ended or stay stopped.
-    pub fn outcomes(&mut self, signals: &Signals, poll: Duration) -> Vec<Outcome> {
-        let signal = signals.first().filter(|_| !self.signalled);
+    pub fn outcomes(&mut self, poll: Duration) -> Vec<Outcome> {
+        let signal = stop::signal().filter(|_| !self.signalled);
         self.signalled |= signal.is_some();
         let mut outcomes: Vec<_> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();
         let mut ended = Vec::new();
@@ -216,21 +215,21 @@ impl Ranks {
     }
 
     /// Waits at most this time, or until a second stop signal, for all ranks to end.
-    pub fn wait(&mut self, limit: Duration, signals: &Signals) {
+    pub fn wait(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
-        while !self.all_ended() && Instant::now() < until && !signals.insisted() {
+        while !self.all_ended() && Instant::now() < until && !stop::insisted() {
             thread::sleep(PAUSE);
         }
     }
 
     /// Sends `signal` to the remaining ranks and kills them after `grace`, or at a second stop signal.
-    pub fn stop(mut self, signal: i32, grace: Duration, signals: &Signals) {
+    pub fn stop(mut self, signal: i32, grace: Duration) {
         for rank in &mut self.ranks {
             if rank.process.poll().is_none() {
                 rank.process.signal(signal);
             }
         }
-        self.wait(grace, signals);
+        self.wait(grace);
         let late: Vec<String> = (self.ranks.iter_mut())
             .filter_map(|rank| rank.process.poll().is_none().then(|| rank.rank.to_string()))
             .collect();
@@ -260,13 +259,13 @@ mod tests {
     fn sleepers(count: usize) -> Result<Ranks> {
         let mut job = Job::new("sleep", vec!["60".into()], count);
         job.output.prefixed = true;
-        Ranks::start(&job, &job.round, &Signals::default())
+        Ranks::start(&job, &job.round)
     }
 
     /// The outcome after several checks of ranks, the first of which is stopped before the third check.
     fn watched(count: usize) -> Result<Option<Outcome>> {
-        let (mut ranks, signals) = (sleepers(count)?, Signals::default());
-        let look = |ranks: &mut Ranks| ranks.outcomes(&signals, Duration::from_secs(30)).pop();
+        let mut ranks = sleepers(count)?;
+        let look = |ranks: &mut Ranks| ranks.outcomes(Duration::from_secs(30)).pop();
         assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
         ranks.ranks[0].process.signal(libc::SIGSTOP);
         while ranks.stopped().next().is_none() {

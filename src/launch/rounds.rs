@@ -10,8 +10,8 @@ use super::{
     outcome::Outcome,
     port::ReservedPort,
     ranks::Ranks,
-    signals::Signals,
 };
+use crate::process::stop;
 use anyhow::{Context, Result};
 use collective::address;
 use std::{
@@ -28,8 +28,8 @@ const OWN_ERRORS: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// If a rank cannot be started, or the other machines do not join.
-pub fn run(job: &Job, signals: &Signals) -> Result<ExitCode> {
-    if job.rules.max > 1 { on_nodes(job, signals) } else { on_this_machine(job, signals) }
+pub fn run(job: &Job) -> Result<ExitCode> {
+    if job.rules.max > 1 { on_nodes(job) } else { on_this_machine(job) }
 }
 
 /// Reports an outcome. Returns the exit code if the job is over, or `None` if another round follows.
@@ -51,32 +51,32 @@ fn conclude(ending: &Outcome, round: &mut Round) -> Option<ExitCode> {
     None
 }
 
-fn on_this_machine(job: &Job, signals: &Signals) -> Result<ExitCode> {
+fn on_this_machine(job: &Job) -> Result<ExitCode> {
     let mut round = job.round.clone();
     loop {
         let reserved = if job.master_port.is_none() { Some(ReservedPort::new()?) } else { None };
         let master_port = reserved.as_ref().map(|port| port.number).or(job.master_port).unwrap_or(0);
         round.generation = Generation { number: 0, master_port };
-        let ending = run_round(job, &mut round, None, signals)?;
+        let ending = run_round(job, &mut round, None)?;
         if let Some(code) = conclude(&ending, &mut round) {
             return Ok(code);
         }
     }
 }
 
-fn on_nodes(job: &Job, signals: &Signals) -> Result<ExitCode> {
+fn on_nodes(job: &Job) -> Result<ExitCode> {
     let address = address::join(&job.master_addr, job.nodes_port());
     let _coordinator = (job.node == 0).then(|| open_coordinator(job, &address)).transpose()?;
     // Declared after the coordinator, so that it disconnects before the coordinator waits for all agents.
-    let stopped = || Outcome::Stopped { signal: signals.first().unwrap_or(libc::SIGTERM) }.report("");
-    let Some(mut agent) = Agent::connect(&address, &job.secret, job.rules.join_timeout, signals)? else {
+    let stopped = || Outcome::Stopped { signal: stop::signal().unwrap_or(libc::SIGTERM) }.report("");
+    let Some(mut agent) = Agent::connect(&address, &job.secret, job.rules.join_timeout)? else {
         return Ok(stopped());
     };
     loop {
-        let Some(mut round) = agent.join(job.node, job.round.world_size(), signals)? else {
+        let Some(mut round) = agent.join(job.node, job.round.world_size())? else {
             return Ok(stopped());
         };
-        let ending = match run_round(job, &mut round, Some(&mut agent), signals) {
+        let ending = match run_round(job, &mut round, Some(&mut agent)) {
             Ok(ending) => ending,
             Err(error) => {
                 let reason = format!("cannot start its ranks: {error:#}");
@@ -107,19 +107,14 @@ fn open_coordinator(job: &Job, address: &str) -> Result<CoordinatorServer> {
 ///
 /// # Errors
 /// If a rank cannot be started.
-fn run_round(
-    job: &Job,
-    round: &mut Round,
-    mut agent: Option<&mut Agent>,
-    signals: &Signals,
-) -> Result<Outcome> {
-    let mut ranks = Ranks::start(job, round, signals)?;
+fn run_round(job: &Job, round: &mut Round, mut agent: Option<&mut Agent>) -> Result<Outcome> {
+    let mut ranks = Ranks::start(job, round)?;
     let mut detector = round.detector();
     // Holds the port of a later generation of a job on this machine.
     let mut reserved = None;
     let ending = loop {
         let messages = ranks.messages().into_iter().map(|(rank, message)| News::Message(rank, message));
-        let news = messages.chain(ranks.outcomes(signals, job.poll).into_iter().map(News::Outcome));
+        let news = messages.chain(ranks.outcomes(job.poll).into_iter().map(News::Outcome));
         let decision = match &mut agent {
             Some(agent) => {
                 news.for_each(|news| agent.tell(news));
@@ -145,10 +140,10 @@ fn run_round(
     };
     match ending {
         Outcome::Done => ranks.finish(),
-        Outcome::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL, signals),
+        Outcome::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL),
         Outcome::Failed(_) | Outcome::Lost { .. } => {
-            ranks.wait(OWN_ERRORS, signals);
-            ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals);
+            ranks.wait(OWN_ERRORS);
+            ranks.stop(libc::SIGTERM, AFTER_FAILURE);
         }
     }
     Ok(ending)

@@ -6,11 +6,10 @@ use super::{
         decision::{Decision, News},
         environment::Round,
         outcome::Outcome,
-        signals::Signals,
     },
     FromCoordinator, Join, ToCoordinator,
 };
-use crate::process::console::eprint_line;
+use crate::process::{console::eprint_line, stop};
 use anyhow::{Context, Result, bail};
 use collective::{
     Error, Secret,
@@ -39,18 +38,13 @@ impl Agent {
     ///
     /// # Errors
     /// If no coordinator answers, or the secrets differ.
-    pub fn connect(
-        address: &str,
-        secret: &Secret,
-        timeout: Duration,
-        signals: &Signals,
-    ) -> Result<Option<Self>> {
+    pub fn connect(address: &str, secret: &Secret, timeout: Duration) -> Result<Option<Self>> {
         let (begun, mut told) = (Instant::now(), false);
         let deadline = begun + timeout;
         loop {
             match Channel::dial(address, secret, deadline.min(Instant::now() + TRY)) {
                 Ok(channel) => return Ok(Some(Agent { channel, address: address.to_owned(), restarts: 0 })),
-                Err(_) if signals.first().is_some() => return Ok(None),
+                Err(_) if stop::signal().is_some() => return Ok(None),
                 Err(error)
                     if matches!(error, Error::Unauthenticated { .. }) || Instant::now() + SOON > deadline =>
                 {
@@ -71,7 +65,7 @@ impl Agent {
     ///
     /// # Errors
     /// If the coordinator refuses this machine or closes the connection.
-    pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Round>> {
+    pub fn join(&mut self, node: usize, ranks: usize) -> Result<Option<Round>> {
         self.channel.send(&ToCoordinator::Join(Join { node, ranks, host: collective::host() }))?;
         let (begun, mut told) = (Instant::now(), false);
         loop {
@@ -85,7 +79,7 @@ impl Agent {
                 Received::Message(FromCoordinator::Decided { .. }) | Received::Nothing => {}
                 Received::Closed => bail!("node 0's launcher at {} closed the connection", self.address),
             }
-            if signals.first().is_some() {
+            if stop::signal().is_some() {
                 return Ok(None);
             }
             if !told && begun.elapsed() > QUIET {
