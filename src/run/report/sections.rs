@@ -1,23 +1,14 @@
 //! Sections of a run's report: time per rank, confusion matrix and worst misclassifications.
 
 use super::{chart::colour, page::table, run::Run};
-use crate::run::tables::{MISTAKE_COLUMNS, Mistake};
+use crate::run::tables::{MISTAKE_COLUMNS, Mistake, RankRow};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use std::collections::BTreeMap;
 
-/// Training time of one rank in seconds.
-#[derive(Clone, Copy, Default)]
-struct Time {
-    all: f64,
-    data: f64,
-    gradients: f64,
-}
-
-impl Time {
-    /// Splits the time as in [`PARTS`].
-    fn parts(self) -> [f64; 3] {
-        [(self.all - self.data - self.gradients).max(0.0), self.gradients, self.data]
-    }
+/// Splits the training time of a rank as in [`PARTS`].
+fn parts(time: &RankRow) -> [f64; 3] {
+    let RankRow { seconds, data_wait_seconds: data, gradient_wait_seconds: gradients, .. } = *time;
+    [(seconds - data - gradients).max(0.0), gradients, data]
 }
 
 /// Names of the parts.
@@ -25,14 +16,15 @@ const PARTS: [&str; 3] = ["compute", "waiting for gradients", "waiting for batch
 
 /// Renders a bar and a table row per rank; empty if no times were recorded.
 pub fn ranks(run: &Run) -> String {
-    let mut ranks: BTreeMap<usize, Time> = BTreeMap::new();
+    // The sums over all epochs.
+    let mut ranks: BTreeMap<usize, RankRow> = BTreeMap::new();
     for row in &run.ranks {
         let time = ranks.entry(row.rank).or_default();
-        time.all += row.seconds;
-        time.data += row.data_wait_seconds;
-        time.gradients += row.gradient_wait_seconds;
+        time.seconds += row.seconds;
+        time.data_wait_seconds += row.data_wait_seconds;
+        time.gradient_wait_seconds += row.gradient_wait_seconds;
     }
-    let Some(longest) = ranks.values().map(|time| time.all).reduce(f64::max).filter(|time| *time > 0.0)
+    let Some(longest) = ranks.values().map(|time| time.seconds).reduce(f64::max).filter(|time| *time > 0.0)
     else {
         return String::new();
     };
@@ -40,21 +32,22 @@ pub fn ranks(run: &Run) -> String {
         .iter()
         .enumerate()
         .map(|(part, name)| format!("<span><i style=\"background:{}\"></i>{name}</span>", colour(part)));
-    let bar = |time: &Time| {
+    let bar = |time: &RankRow| {
         let part = |(part, seconds): (usize, &f64)| {
             let width = 100.0 * seconds / longest;
             format!("<i style=\"width:{width:.2}%;background:{}\"></i>", colour(part))
         };
-        time.parts().iter().enumerate().map(part).collect::<String>()
+        parts(time).iter().enumerate().map(part).collect::<String>()
     };
     let bars = ranks.iter().map(|(rank, time)| {
         format!("<div class=\"rank\"><span>rank {rank}</span><div class=\"bar\">{}</div></div>\n", bar(time))
     });
     let header: Vec<String> = ["", "training"].into_iter().chain(PARTS).map(String::from).collect();
-    let row = |(rank, time): (&usize, &Time)| {
-        let share = |seconds: f64| format!("{seconds:.2} s, {:.1} %", 100.0 * seconds / time.all.max(1e-9));
-        let mut cells = vec![format!("rank {rank}"), format!("{:.2} s", time.all)];
-        cells.extend(time.parts().map(share));
+    let row = |(rank, time): (&usize, &RankRow)| {
+        let share =
+            |seconds: f64| format!("{seconds:.2} s, {:.1} %", 100.0 * seconds / time.seconds.max(1e-9));
+        let mut cells = vec![format!("rank {rank}"), format!("{:.2} s", time.seconds)];
+        cells.extend(parts(time).map(share));
         cells
     };
     format!(
