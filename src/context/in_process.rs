@@ -2,7 +2,7 @@
 
 use super::{Context, ContextArgs, options, plan::Role, share};
 use crate::{
-    device::{DeviceArg, Gpus, faults, gpus},
+    device::{DeviceArg, faults, gpus},
     launch::{Environment, check_limit},
     process::{exit::is_consequence, lock},
 };
@@ -62,9 +62,20 @@ pub fn launch_threads_with<T: Send>(
 ) -> Result<Vec<T>> {
     check_limit(world_size)?;
     ensure!(args.trace.is_none(), "--trace needs a process per rank; use launch in place of launch_threads");
-    let gpus = gpus(args.device).and_then(|gpus| enough(args, gpus, world_size));
-    let roles = (0..world_size).map(|rank| role(args, rank, world_size, gpus.clone()));
-    let roles = roles.collect::<Result<Vec<_>>>()?;
+    let gpus = gpus(args.device).and_then(|gpus| match args.device {
+        // GPUs that nobody asked for are not shared.
+        DeviceArg::Auto if gpus.count < world_size && !args.allow_shared_gpu => {
+            Err(format!("{} GPU(s) for {world_size} ranks", gpus.count))
+        }
+        DeviceArg::Auto | DeviceArg::Cpu | DeviceArg::Gpu(..) => Ok(gpus),
+    });
+    let local_world_size = world_size;
+    let role = |rank| {
+        let environment =
+            Environment { rank, local_rank: rank, world_size, local_world_size, ..Environment::SOLO };
+        Role::decide(args, environment, gpus.clone())
+    };
+    let roles = (0..world_size).map(role).collect::<Result<Vec<_>>>()?;
     let groups = ProcessGroup::threads(world_size, options(args).transport(args.transport))?;
     let failures = Mutex::new(Vec::new());
     let run = |role: Role, group: ProcessGroup| {
@@ -107,22 +118,6 @@ pub fn launch_threads_with<T: Send>(
         (rank, Ok(error)) => Err(error.context(format!("rank {rank}"))),
         (_, Err(panic)) => resume_unwind(panic),
     }
-}
-
-/// Refuses GPUs that nobody asked for, if there are fewer than ranks.
-fn enough(args: &ContextArgs, gpus: Gpus, world_size: usize) -> Result<Gpus, String> {
-    match args.device {
-        DeviceArg::Auto if gpus.count < world_size && !args.allow_shared_gpu => {
-            Err(format!("{} GPU(s) for {world_size} ranks", gpus.count))
-        }
-        DeviceArg::Auto | DeviceArg::Cpu | DeviceArg::Gpu(..) => Ok(gpus),
-    }
-}
-
-fn role(args: &ContextArgs, rank: usize, world_size: usize, gpus: Result<Gpus, String>) -> Result<Role> {
-    let (local_rank, local_world_size) = (rank, world_size);
-    let environment = Environment { rank, local_rank, world_size, local_world_size, ..Environment::SOLO };
-    Role::decide(args, environment, gpus)
 }
 
 fn run_rank<T>(
