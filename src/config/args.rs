@@ -283,11 +283,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
-        Program::command().debug_assert();
-    }
-
-    #[test]
     fn every_number_has_bounds() {
         // Any number is a seed.
         let unbounded = ["seed"];

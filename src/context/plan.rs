@@ -250,14 +250,9 @@ mod tests {
             ("--nproc-per-node 3", None, Some(2), "only 2 GPU"),
             ("--nproc-per-node gpu", None, None, "--nproc-per-node gpu: no GPU: libcuda.so"),
             ("--nproc-per-node gpu --mode dp", None, None, "not --nproc-per-node gpu"),
-            ("--mode single", Some(rank), None, "WORLD_SIZE=2"),
             ("--device cuda", Some(rank), Some(1), "LOCAL_RANK=1"),
             ("--device cuda:0", Some(rank), Some(2), "cuda:0 would put all 2 ranks on one GPU"),
             ("--device cuda:1 --nproc-per-node 2", None, Some(3), "cuda:1 would put all 2 ranks on one GPU"),
-            ("--nproc-per-node 3", Some(rank), None, "started 2 rank(s)"),
-            ("--mode ddp --nproc-per-node 2", Some(Environment::SOLO), None, "started 1 rank(s)"),
-            ("--mode dp --nproc-per-node 2", None, None, "--nproc-per-node 2"),
-            ("--device-ids cpu:0", None, None, "--mode dp"),
             ("--dp-reduce tree", None, None, "--mode dp"),
         ] {
             let error = decide(flags, launched, gpus).expect_err(flags).to_string();

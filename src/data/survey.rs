@@ -152,14 +152,9 @@ mod tests {
         fs::write(folder.path().join("a/2.png"), "text").expect("written");
         let data = ImageFolder::open(folder.path(), ImageFormat { side: 2, channels: 1 }).expect("classes");
         let group = ProcessGroup::solo();
-        let error =
-            survey(&data, &[0, 1, 2], &group, OnCorrupt::Fail, |_| ()).expect_err("a corrupt picture");
-        let words = format!("{error:#}");
-        assert!(words.contains("1 of 3 pictures cannot be read") && words.contains("a/2.png"), "{words}");
-        let mut warning = String::new();
-        let found = survey(&data, &[0, 1, 2], &group, OnCorrupt::Skip, |text| warning = text.into());
-        let (corrupt, Channels { mean, std }) = found.expect("skipped");
-        assert!(corrupt == [1] && warning.contains("a/2.png: neither a PNG"), "{warning}");
+        let (corrupt, Channels { mean, std }) =
+            survey(&data, &[0, 1, 2], &group, OnCorrupt::Skip, |_| ()).expect("skipped");
+        assert_eq!(corrupt, [1]);
         assert!((mean[0] - 0.3).abs() < 1e-9, "{mean:?}");
         // Values 0, 0.2 and 1, with a share of 4/8, 2/8 and 2/8.
         assert!((std[0] - (0.25 * 0.04 + 0.25 - 0.09_f64).sqrt()).abs() < 1e-9, "{std:?}");
