@@ -21,7 +21,6 @@ pub struct Process {
     child: Child,
     /// Whether it is in the launcher's process group: only the foreground group may read the terminal.
     foreground: bool,
-    ended: Option<Result<(), ExitReason>>,
 }
 
 impl Process {
@@ -36,7 +35,7 @@ impl Process {
         #[cfg(target_os = "linux")]
         end_with_launcher(&mut command);
         let child = command.spawn().with_context(|| why(command.get_program()))?;
-        Ok(Process { child, foreground, ended: None })
+        Ok(Process { child, foreground })
     }
 
     /// The child process, for its pipes.
@@ -51,19 +50,16 @@ impl Process {
     }
 
     /// How the process ended, if it has. Does not wait, and does not reap the process.
-    pub fn poll(&mut self) -> Option<Result<(), ExitReason>> {
-        if self.ended.is_none() {
-            self.ended = match peek(&self.child, WaitIdOptions::EXITED) {
-                Ok(status) => status.map(|status| match status.exit_status().map(|code| code & 0xff) {
-                    Some(0) => Ok(()),
-                    Some(code) => Err(ExitReason::Exited(code)),
-                    None => Err(ExitReason::Killed(status.terminating_signal().unwrap_or(libc::SIGKILL))),
-                }),
-                // Only possible if other code has reaped the child; its status is then unknown.
-                Err(_) => Some(Err(ExitReason::Exited(1))),
-            };
+    pub fn poll(&self) -> Option<Result<(), ExitReason>> {
+        match peek(&self.child, WaitIdOptions::EXITED) {
+            Ok(status) => status.map(|status| match status.exit_status().map(|code| code & 0xff) {
+                Some(0) => Ok(()),
+                Some(code) => Err(ExitReason::Exited(code)),
+                None => Err(ExitReason::Killed(status.terminating_signal().unwrap_or(libc::SIGKILL))),
+            }),
+            // Only possible if other code has reaped the child; its status is then unknown.
+            Err(_) => Some(Err(ExitReason::Exited(1))),
         }
-        self.ended
     }
 
     /// The signal by which the process is stopped, if it is.

@@ -108,7 +108,7 @@ impl Listener {
     /// Waits until all output has been forwarded, at most until `until`.
     ///
     /// A process that the rank has started may keep the pipes open.
-    pub fn finish(&mut self, until: Instant) {
+    pub fn finish(&self, until: Instant) {
         while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
         }

@@ -198,14 +198,14 @@ impl Ranks {
     }
 
     /// Whether all ranks of this machine have ended.
-    fn all_ended(&mut self) -> bool {
-        self.ranks.iter_mut().all(|rank| rank.process.poll().is_some())
+    fn all_ended(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.process.poll().is_some())
     }
 
     /// Describes the failure of a rank.
-    fn failure(&mut self, rank: usize, how: ExitReason) -> Outcome {
+    fn failure(&self, rank: usize, how: ExitReason) -> Outcome {
         let seconds = self.began.elapsed().as_secs_f64();
-        let listener = self.ranks.iter_mut().find(|one| one.rank == rank).map(|one| &mut one.listener);
+        let listener = self.ranks.iter().find(|one| one.rank == rank).map(|one| &one.listener);
         let (last_lines, log) = listener.map_or((Vec::new(), None), |listener| {
             listener.finish(Instant::now() + OUTPUT_GRACE);
             (listener.last_lines(), listener.log.clone())
@@ -215,7 +215,7 @@ impl Ranks {
     }
 
     /// Waits at most this time, or until a second stop signal, for all ranks to end.
-    pub fn wait(&mut self, limit: Duration) {
+    pub fn wait(&self, limit: Duration) {
         let until = Instant::now() + limit;
         while !self.all_ended() && Instant::now() < until && !stop::insisted() {
             thread::sleep(PAUSE);
@@ -223,16 +223,11 @@ impl Ranks {
     }
 
     /// Sends `signal` to the remaining ranks and kills them after `grace`, or at a second stop signal.
-    pub fn stop(mut self, signal: i32, grace: Duration) {
-        for rank in &mut self.ranks {
-            if rank.process.poll().is_none() {
-                rank.process.signal(signal);
-            }
-        }
+    pub fn stop(self, signal: i32, grace: Duration) {
+        let running = || self.ranks.iter().filter(|rank| rank.process.poll().is_none());
+        running().for_each(|rank| rank.process.signal(signal));
         self.wait(grace);
-        let late: Vec<String> = (self.ranks.iter_mut())
-            .filter_map(|rank| rank.process.poll().is_none().then(|| rank.rank.to_string()))
-            .collect();
+        let late: Vec<String> = running().map(|rank| rank.rank.to_string()).collect();
         if !late.is_empty() {
             let late = late.join(", ");
             eprint_line(&format!("rank(s) {late} did not exit after the stop signal and were killed"));
@@ -241,12 +236,12 @@ impl Ranks {
     }
 
     /// Kills the processes that the ranks have left behind, and forwards the remaining output.
-    pub fn finish(mut self) {
+    pub fn finish(self) {
         for rank in &self.ranks {
             rank.process.signal(libc::SIGKILL);
         }
         let until = Instant::now() + OUTPUT_GRACE;
-        for rank in &mut self.ranks {
+        for rank in &self.ranks {
             rank.listener.finish(until);
         }
     }
