@@ -10,7 +10,7 @@
 //! launcher → rank   Generation         the newest one
 //! ```
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use collective::{InitMethod, SECRET, Secret, address};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -26,7 +26,7 @@ use std::{
 
 /// Environment variable with the file descriptor of a rank's end of the connection.
 const SOCKET: &str = "BURN_DDP_RECOVERY_FD";
-/// Environment variable with the number of the generation in which a rank starts.
+/// Environment variable with the generation in which a rank starts, as JSON.
 const GENERATION: &str = "BURN_DDP_GENERATION";
 
 /// A generation of the process group in one round.
@@ -66,11 +66,12 @@ impl LineSocket {
     ///
     /// # Errors
     /// If the system has no socket pair left.
-    pub fn pass_to(command: &mut Command, generation: usize) -> Result<(Self, OwnedFd)> {
+    pub fn pass_to(command: &mut Command, generation: Generation) -> Result<(Self, OwnedFd)> {
         let (own, others) = UnixStream::pair().context("cannot connect launcher and rank")?;
         let others = OwnedFd::from(others);
         let number = others.as_raw_fd();
-        command.env(SOCKET, number.to_string()).env(GENERATION, generation.to_string());
+        let generation = serde_json::to_string(&generation).unwrap_or_default();
+        command.env(SOCKET, number.to_string()).env(GENERATION, generation);
         let inherit = move || {
             // SAFETY: the descriptor is open in the child, a copy of the launcher at this point.
             let others = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
@@ -87,24 +88,17 @@ impl LineSocket {
     /// # Errors
     /// If a variable of the launcher is not valid.
     pub fn inherited() -> Result<Option<(Self, Generation)>> {
-        let number = |name: &str| -> Result<Option<usize>> {
-            let Ok(text) = env::var(name) else { return Ok(None) };
-            text.parse().map(Some).with_context(|| format!("{name}={text} is not a number"))
-        };
-        let (Some(socket), Some(generation)) = (number(SOCKET)?, number(GENERATION)?) else {
-            return Ok(None);
-        };
-        let Some(master_port) = number("MASTER_PORT")?.and_then(|port| u16::try_from(port).ok()) else {
-            bail!("{SOCKET} is set, but MASTER_PORT is not a port");
-        };
-        let raw = i32::try_from(socket).with_context(|| format!("{SOCKET}={socket} is not a descriptor"))?;
+        let (Ok(socket), Ok(generation)) = (env::var(SOCKET), env::var(GENERATION)) else { return Ok(None) };
+        let raw = socket.parse().with_context(|| format!("{SOCKET}={socket} is not a descriptor"))?;
+        let generation = serde_json::from_str(&generation)
+            .with_context(|| format!("{GENERATION}={generation} is not a generation"))?;
         // SAFETY: the launcher has opened the descriptor for this process, which opens the connection once.
         let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
         fcntl_setfd(&stream, FdFlags::CLOEXEC)
             .with_context(|| format!("{SOCKET}={socket}: the launcher's connection is not open"))?;
         let mut socket = Self::new(stream)?;
         socket.send(&FromRank::Ready);
-        Ok(Some((socket, Generation { number: generation, master_port })))
+        Ok(Some((socket, generation)))
     }
 
     /// Sends a message. A peer that has ended is not an error.

@@ -106,7 +106,7 @@ impl Ranks {
         }
         let passed = match round.recover {
             Recover::Restart => None,
-            Recover::Live => Some(LineSocket::pass_to(&mut command, round.generation.number)?),
+            Recover::Live => Some(LineSocket::pass_to(&mut command, round.generation)?),
         };
         let mut process = Process::start(command, foreground).with_context(|| format!("rank {rank}"))?;
         self.guard.add(process.target());
