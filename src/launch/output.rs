@@ -166,20 +166,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept_and_everything_is_filed() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("log");
-        let text: String = (0..30).map(|n| format!("line {n}\n\n")).collect::<String>() + "no end";
-        let last = Mutex::default();
-        copy(text.as_bytes(), None, Some(File::create(&path).expect("file")), &last);
-        assert_eq!(fs::read_to_string(&path).expect("log"), text);
-        let last = last.into_inner().expect("no panic");
-        assert_eq!(last.len(), LAST_LINES);
-        assert_eq!(last.back().map(String::as_str), Some("no end"));
-        assert_eq!(last.front().map(String::as_str), Some("line 21"));
-    }
-
-    #[test]
     fn a_line_without_end_is_passed_on_in_pieces() {
         let last = Mutex::default();
         let endless = std::io::repeat(b'x').take(3 * LONGEST);

@@ -55,6 +55,11 @@ fn the_first_failure_ends_the_job_with_its_code_and_last_lines() {
     {
         assert!(outcome.stderr.contains(words), "should say `{words}`: {}", outcome.stderr);
     }
+    // The last ten lines that are not empty.
+    let script = "i=1; while [ $i -le 30 ]; do echo line $i; echo; i=$((i+1)); done; printf 'no end'; exit 7";
+    let outcome = launch("--nproc-per-node 1", script);
+    let last: String = (22..=30).map(|n| format!("    line {n}\n")).collect();
+    assert!(outcome.stderr.contains(&format!(":\n{last}    no end\n")), "{}", outcome.stderr);
 }
 
 #[test]

@@ -35,11 +35,9 @@ pub enum Launcher {
     Slurm,
 }
 
-/// Variables with rank, local rank, world size and local world size.
-type Names = [&'static str; 4];
-
 impl Launcher {
-    fn names(self) -> Names {
+    /// Variables with rank, local rank, world size and local world size.
+    fn names(self) -> [&'static str; 4] {
         match self {
             Launcher::Variables => ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"],
             Launcher::Mpirun => [
