@@ -88,11 +88,12 @@ impl Outcome {
         }
     }
 
-    /// The message for this outcome, followed by `consequence`; `None` for success and requested stops.
-    fn message(&self, consequence: &str) -> Option<String> {
+    /// Prints the message for this outcome, followed by `consequence`, and returns the exit code. Success and requested
+    /// stops have no message.
+    pub fn report(&self, consequence: &str) -> ExitCode {
         match self {
-            Outcome::Done | Outcome::Stopped { .. } => None,
-            Outcome::Lost { node, reason } => Some(format!("node {node} {reason}; {consequence}")),
+            Outcome::Done | Outcome::Stopped { .. } => {}
+            Outcome::Lost { node, reason } => eprint_line(&format!("node {node} {reason}; {consequence}")),
             Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log }) => {
                 let log = log.as_ref().map(|log| format!(" (complete output: {log})")).unwrap_or_default();
                 let rest = if last_lines.is_empty() {
@@ -101,15 +102,8 @@ impl Outcome {
                     let lines: String = last_lines.iter().map(|line| format!("\n    {line}")).collect();
                     format!(", the first to fail; its last lines{log}:{lines}\n{consequence}")
                 };
-                Some(format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s{rest}"))
+                eprint_line(&format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s{rest}"));
             }
-        }
-    }
-
-    /// Prints the message for this outcome and returns the exit code.
-    pub fn report(&self, consequence: &str) -> ExitCode {
-        if let Some(message) = self.message(consequence) {
-            eprint_line(&message);
         }
         ExitCode::from(self.code())
     }
