@@ -37,7 +37,8 @@ fn a_killed_run_resumes_to_the_parameters_of_an_uninterrupted_one() {
     let mut launcher = command(&mnist(), &flags.split_whitespace().collect::<Vec<_>>());
     let launcher = launcher.arg("--run-dir").arg(&path).env("BURN_DDP_TEST", marker).spawn().expect("built");
     let rows = || fs::read_to_string(path.join("steps.csv")).map_or(0, |text| text.lines().count());
-    wait_until("some steps and a checkpoint", || rows() > 10);
+    let saved = path.join("checkpoints/last");
+    wait_until("some steps and a checkpoint", || rows() > 10 && saved.exists());
     signal(launcher.id(), libc::SIGKILL);
     assert_eq!(finish(launcher).code, None, "it ended before it was killed");
     wait_until("its ranks are gone", || processes_with(marker).is_empty());

@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const MEMORY: usize = 320_000_000;
 
 /// Bytes of it that another program takes then. 200 images need more than the rest, and 100 do not.
-const OTHERS: usize = 280_000_000;
+const OTHERS: usize = 250_000_000;
 
 const FLAGS: &str =
     "--device cuda --dataset subset --eval-limit 16 --dropout 0 --scale-lr none --lr 0.01 --progress plain
