@@ -2,7 +2,7 @@
 
 use super::{
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
-    tensors::{all, elements, empty, exact, on_cuda, operation, product},
+    tensors::{all, elements, empty, exact, is_indexable, on_cuda, operation, product},
 };
 use burn::backend::{
     Autodiff, Cube,
@@ -19,9 +19,6 @@ use burn_cubecl::{
     ops::permute,
     tensor::CubeTensor,
 };
-
-/// Maximum number of positions, whose weights one block of threads computes.
-const MOST_POSITIONS: usize = 1 << 14;
 
 /// A value of one of the parts of rows `[batch × time, parts × heads × head width]`.
 #[derive(CubeType)]
@@ -253,7 +250,7 @@ fn transposed(tensor: &CubeTensor) -> CubeTensor {
 
 /// Causal self-attention of queries, keys and values, `[batch × time, 3 × width]`, without dropout.
 ///
-/// `None` unless they are in f32 on a CUDA device and not empty, with at most [`MOST_POSITIONS`] positions.
+/// `None` unless they are in f32 on a CUDA device and not empty, and kernels can index the attention weights.
 pub(crate) fn causal_attention(
     rows: &Tensor<2>,
     [batch, time]: [usize; 2],
@@ -275,7 +272,7 @@ pub(crate) fn causal_attention(
 
 /// The context; and queries (scaled), keys, values and weights.
 fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, [FloatTensor<Cube>; 4])> {
-    if sizes.time > MOST_POSITIONS || !on_cuda(std::slice::from_ref(&rows)) {
+    if !is_indexable(sizes.weights().num_elements()) || !on_cuda(std::slice::from_ref(&rows)) {
         return None;
     }
     let run = move |inputs: Vec<CubeTensor>| {

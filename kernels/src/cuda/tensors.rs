@@ -25,14 +25,20 @@ use cubecl_runtime::server::Handle;
 /// A device's queue of operations that are not launched yet.
 pub type FusionClient = fusion::Client<<CubeBackend as fusion::FusionBackend>::FusionRuntime>;
 
-/// Whether tensors are on one CUDA device, in f32 and not empty.
+/// Whether tensors are on one CUDA device, in f32, not empty and [indexable](is_indexable).
 pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
     let device = |tensor: &FloatTensor<Cube>| tensor.client.device().clone();
     let Some(first) = tensors.first().map(device) else { return false };
     let fits = |tensor: &FloatTensor<Cube>| {
-        device(tensor) == first && tensor.dtype() == DType::F32 && tensor.shape().num_elements() > 0
+        let elements = tensor.shape().num_elements();
+        device(tensor) == first && tensor.dtype() == DType::F32 && elements > 0 && is_indexable(elements)
     };
     matches!(first, CubeDevice::Cuda(_)) && tensors.iter().all(fits)
+}
+
+/// Whether kernels can index this many elements: their indices have 32 bits.
+pub(super) fn is_indexable(elements: usize) -> bool {
+    u32::try_from(elements).is_ok()
 }
 
 /// Queues an operation on `inputs`, of one device, and returns its results, whose shapes and types are `outputs`.
