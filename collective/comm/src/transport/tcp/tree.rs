@@ -103,3 +103,29 @@ fn pass_on(duplexes: &mut [Duplex], parent: Option<usize>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_has_one_parent_and_a_contiguous_subtree() {
+        for size in 1..70 {
+            let mut reached = vec![0; size];
+            for v in 0..size {
+                let of = |rank| relatives(World { rank, size }, 0);
+                let (parent, peers) = of(v);
+                let children: Vec<_> = peers.skip(usize::from(parent.is_some())).collect();
+                let mut run: Vec<_> = children.iter().flat_map(|child| below(*child, size)).collect();
+                run.push(v);
+                run.sort();
+                assert_eq!(run, below(v, size).collect::<Vec<_>>());
+                for child in children {
+                    reached[child] += 1;
+                    assert_eq!(of(child).0, Some(v));
+                }
+            }
+            assert!(reached.iter().enumerate().all(|(v, times)| *times == usize::from(v != 0)));
+        }
+    }
+}
