@@ -101,10 +101,11 @@ fn layers_compute_what_burns_operations_do() {
     let small = |(_, numbers): &(_, Vec<f32>)| numbers.iter().all(|number| *number <= 2e-6);
     assert!(differences.iter().all(small), "{differences:?}");
     let compiled = compiled(&counts);
-    for kernel in
-        ["gather_inputs", "add_images", "split_heads", "join_heads", "causal_softmax", "softmax_gradients"]
-    {
-        assert!(compiled.iter().any(|name| name.starts_with(kernel)), "{kernel} in {compiled:?}");
+    // Heads are split and joined, each as three parts and as one.
+    let variants = [("gather_inputs", 1), ("add_images", 1), ("move_heads", 4), ("causal_softmax", 1)];
+    for (kernel, variants) in variants.into_iter().chain([("softmax_gradients", 1)]) {
+        let found = compiled.iter().filter(|name| name.starts_with(kernel)).count();
+        assert!(found >= variants, "{found} of {kernel} in {compiled:?}");
     }
 }
 

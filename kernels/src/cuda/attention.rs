@@ -2,7 +2,8 @@
 
 use super::{
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
-    tensors::{all, elements, empty, exact, is_indexable, on_cuda, operation, product},
+    many::buffers,
+    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product},
 };
 use burn::backend::{
     Autodiff, Cube,
@@ -13,7 +14,7 @@ use burn::backend::{
     },
     tensor::FloatTensor,
 };
-use burn::tensor::{DType, Shape, Tensor};
+use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
     cubecl::{self, prelude::*},
     ops::permute,
@@ -42,48 +43,31 @@ fn place(at: usize, time: usize, heads: usize, head_width: usize, #[comptime] pa
     Place { part, index }
 }
 
-/// Splits rows into parts; the first part is multiplied by `scale`.
+/// Splits rows into parts, or joins parts into rows; the first part is multiplied by `scale`.
 #[cube(launch_unchecked)]
-fn split_heads(
-    rows: &[f32],
+fn move_heads(
+    rows: &mut [f32],
     mut parts: Sequence<Box<[f32]>>,
     time: usize,
     heads: usize,
     head_width: usize,
     scale: f32,
+    #[comptime] splits: bool,
 ) {
     let at = ABSOLUTE_POS;
     if at < rows.len() {
         let place = place(at, time, heads, head_width, parts.len());
-        let value = rows[at];
         #[unroll]
         for i in 0..parts.len() {
             if place.part == i {
                 let part = parts.index_mut(i);
-                part[place.index] = if comptime![i == 0] { value * scale } else { value };
-            }
-        }
-    }
-}
-
-/// Joins parts into rows; the first part is multiplied by `scale`.
-#[cube(launch_unchecked)]
-fn join_heads(
-    parts: Sequence<Box<[f32]>>,
-    rows: &mut [f32],
-    time: usize,
-    heads: usize,
-    head_width: usize,
-    scale: f32,
-) {
-    let at = ABSOLUTE_POS;
-    if at < rows.len() {
-        let place = place(at, time, heads, head_width, parts.len());
-        #[unroll]
-        for i in 0..parts.len() {
-            if place.part == i {
-                let value = parts.index(i)[place.index];
-                rows[at] = if comptime![i == 0] { value * scale } else { value };
+                let value = if comptime![splits] { rows[at] } else { part[place.index] };
+                let value = if comptime![i == 0] { value * scale } else { value };
+                if comptime![splits] {
+                    part[place.index] = value;
+                } else {
+                    rows[at] = value;
+                }
             }
         }
     }
@@ -169,46 +153,34 @@ impl Sizes {
     /// The parts of rows.
     fn split<const N: usize>(&self, rows: CubeTensor, scale: f32) -> [CubeTensor; N] {
         let parts = [(); N].map(|()| empty(&rows, self.part()));
-        let Self { time, heads, head_width, .. } = *self;
-        let buffers = parts.iter().map(|part| part.clone().into_buffer_arg()).collect();
-        let (client, count) = (rows.client.clone(), blocks_for(elements(&rows)));
-        // SAFETY: the parts have as many elements as the rows.
-        unsafe {
-            split_heads::launch_unchecked(
-                &client,
-                count,
-                dim(),
-                rows.into_buffer_arg(),
-                buffers,
-                time,
-                heads,
-                head_width,
-                scale,
-            );
-        }
+        self.move_heads(rows, &parts, scale, true);
         parts
     }
 
     /// The rows of parts.
     fn join<const N: usize>(&self, parts: [CubeTensor; N], scale: f32) -> CubeTensor {
         let rows = empty(&parts[0], self.rows(N));
-        let Self { time, heads, head_width, .. } = *self;
-        let buffers = parts.into_iter().map(|part| exact(part).into_buffer_arg()).collect();
+        self.move_heads(rows.clone(), &parts.map(exact), scale, false);
+        rows
+    }
+
+    fn move_heads(&self, rows: CubeTensor, parts: &[CubeTensor], scale: f32, splits: bool) {
+        let (client, count) = (rows.client.clone(), blocks_for(elements(&rows)));
         // SAFETY: the parts have as many elements as the rows.
         unsafe {
-            join_heads::launch_unchecked(
-                &rows.client,
-                blocks_for(elements(&rows)),
+            move_heads::launch_unchecked(
+                &client,
+                count,
                 dim(),
-                buffers,
-                rows.clone().into_buffer_arg(),
-                time,
-                heads,
-                head_width,
+                rows.into_buffer_arg(),
+                buffers(parts.iter()),
+                self.time,
+                self.heads,
+                self.head_width,
                 scale,
+                splits,
             );
         }
-        rows
     }
 
     /// Causal attention weights of scores.
@@ -275,19 +247,15 @@ fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, 
     if !is_indexable(sizes.weights().num_elements()) || !on_cuda(std::slice::from_ref(&rows)) {
         return None;
     }
-    let run = move |inputs: Vec<CubeTensor>| {
-        let [rows] = all(inputs)?;
+    let run = move |[rows]: [_; 1]| {
         let [query, key, value] = sizes.split(rows, sizes.scale());
         let weights = sizes.softmax(product(query.clone(), transposed(&key))?);
         let context = sizes.join([product(weights.clone(), value.clone())?], 1.0);
-        Ok(vec![context, query, key, value, weights])
+        Ok([context, query, key, value, weights])
     };
     let part = sizes.part();
     let shapes = [sizes.rows(1), part.clone(), part.clone(), part, sizes.weights()];
-    let outputs = shapes.map(|shape| (shape, DType::F32));
-    let [context, saved @ ..]: [_; 5] = operation("causal attention", vec![rows], &outputs, run)
-        .try_into()
-        .expect("a tensor for each output");
+    let [context, saved @ ..] = kernels("causal attention", [rows], shapes, run);
     Some((context, saved))
 }
 
@@ -300,20 +268,18 @@ impl Backward<Cube, 1> for Step {
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let upstream = grads.consume::<Cube>(&ops.node);
         let [Some(node)] = ops.parents else { return };
-        let (sizes, saved) = ops.state;
-        let run = move |inputs: Vec<CubeTensor>| {
-            let [query, key, value, weights, upstream] = all(inputs)?;
+        let (sizes, [query, key, value, weights]) = ops.state;
+        let run = move |[query, key, value, weights, upstream]: [_; 5]| {
             let [upstream] = sizes.split(upstream, 1.0);
             let for_value = product(transposed(&weights), upstream.clone())?;
             let for_weights = product(upstream, transposed(&value))?;
             let for_scores = sizes.softmax_gradients(weights, for_weights);
             let for_query = product(for_scores.clone(), key)?;
             let for_key = product(transposed(&for_scores), query)?;
-            Ok(vec![sizes.join([for_query, for_key, for_value], sizes.scale())])
+            Ok([sizes.join([for_query, for_key, for_value], sizes.scale())])
         };
-        let inputs = saved.into_iter().chain([upstream]).collect();
-        let output = (sizes.rows(3), DType::F32);
-        let gradient = operation("causal attention gradient", inputs, &[output], run).swap_remove(0);
+        let inputs = [query, key, value, weights, upstream];
+        let [gradient] = kernels("causal attention gradient", inputs, [sizes.rows(3)], run);
         grads.register::<Cube>(node.id, gradient);
     }
 }

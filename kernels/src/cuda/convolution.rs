@@ -8,7 +8,7 @@ use super::{
     block::{THREADS, blocks, blocks_for, dim},
     tensors::{all, elements, empty, on_cuda, product, strided_operation},
 };
-use crate::layers::padding::padding;
+use crate::{conv, layers::padding::padding};
 use burn::backend::{
     Autodiff, Cube, ExecutionError, TensorMetadata,
     autodiff::{
@@ -45,23 +45,18 @@ struct Geometry {
 
 impl Geometry {
     /// `None` if the kernel does not cover the layer.
-    fn new(layer: &Conv2d, x: &Shape, weight: &Shape) -> Option<Self> {
+    fn new(layer: &Conv2d, x: [usize; 4], weight: [usize; 4]) -> Option<Self> {
         let Conv2d { stride, dilation, groups, .. } = *layer;
-        let [size, kernel] = [x, weight].map(|shape| [shape[2], shape[3]]);
-        if groups != 1 || x[1] != weight[1] || stride.iter().chain(&dilation).any(|&step| step == 0) {
+        let ([_, channels, size @ ..], [_, _, kernel @ ..]) = (x, weight);
+        if groups != 1 {
             return None;
         }
         let padding = padding(&layer.padding, size, kernel, stride);
-        let length = |axis: usize| {
-            let [before, after] = padding[axis];
-            let room = (size[axis] + before + after).checked_sub(dilation[axis] * (kernel[axis] - 1) + 1);
-            room.map_or(0, |room| room / stride[axis] + 1)
-        };
-        let geometry =
-            Self { channels: x[1], size, kernel, outputs: [0, 1].map(length), stride, padding, dilation };
-        let columns = [x[0], geometry.outputs[0], geometry.outputs[1], geometry.columns()];
+        let [images, _, outputs @ ..] = conv::Shape::new(x, weight, padding, stride, dilation)?.outputs();
+        let geometry = Self { channels, size, kernel, outputs, stride, padding, dilation };
+        let columns = [images, outputs[0], outputs[1], geometry.columns()];
         let columns = columns.into_iter().try_fold(1, usize::checked_mul)?;
-        (1..=MOST_COLUMNS).contains(&columns).then_some(geometry)
+        (columns <= MOST_COLUMNS).then_some(geometry)
     }
 
     fn options(&self) -> ConvOptions<2> {
@@ -212,7 +207,7 @@ pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
         return None;
     }
     let [x, weight] = values;
-    let geometry = Geometry::new(layer, &x.shape(), &weight.shape())?;
+    let geometry = Geometry::new(layer, x.shape().dims(), weight.shape().dims())?;
     let weight = layer.weight.val().try_into_primitive::<Autodiff<Cube>>().ok()?;
     let bias = match &layer.bias {
         Some(bias) => Some(bias.val().try_into_primitive::<Autodiff<Cube>>().ok()?),

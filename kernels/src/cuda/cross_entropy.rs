@@ -198,7 +198,7 @@ fn losses(
                 THREADS,
             );
         }
-        [largest, logarithms, mean, totals]
+        Ok([largest, logarithms, mean, totals])
     };
     let inputs = [logits.clone(), targets.clone()];
     let [largest, logarithms, mean, totals] = kernels("cross-entropy", inputs, shapes, run);
@@ -233,7 +233,7 @@ impl Backward<Cube, 1> for Step {
                     smoothing,
                 );
             }
-            [gradient]
+            Ok([gradient])
         };
         let inputs = [logits, targets, largest, logarithms, upstream];
         let [gradient] = kernels("cross-entropy gradient", inputs, [shape], run);

@@ -195,7 +195,7 @@ fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<
                 THREADS,
             );
         }
-        [output, means, inverse_deviations]
+        Ok([output, means, inverse_deviations])
     };
     let shapes = [x.shape(), Shape::new([rows]), Shape::new([rows])];
     let [output, means, inverse_deviations] =
@@ -246,7 +246,7 @@ impl Backward<Cube, 3> for Step {
                     for_beta.clone().into_buffer_arg(),
                 );
             }
-            [for_x, for_gamma, for_beta]
+            Ok([for_x, for_gamma, for_beta])
         };
         let inputs = [x, gamma, means, inverse_deviations, upstream];
         let gradients = kernels("layer norm gradients", inputs, shapes, run);

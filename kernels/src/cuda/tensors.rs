@@ -87,9 +87,9 @@ pub(super) fn kernels<const I: usize, const O: usize>(
     name: &'static str,
     inputs: [FloatTensor<Cube>; I],
     outputs: [Shape; O],
-    run: impl Fn([CubeTensor; I]) -> [CubeTensor; O] + Send + Sync + 'static,
+    run: impl Fn([CubeTensor; I]) -> Result<[CubeTensor; O], ExecutionError> + Send + Sync + 'static,
 ) -> [FloatTensor<Cube>; O] {
-    let run = move |tensors: Vec<CubeTensor>| Ok(run(all(tensors)?).into());
+    let run = move |tensors: Vec<CubeTensor>| Ok(run(all(tensors)?)?.into());
     let results = operation(name, inputs.into(), &outputs.map(|shape| (shape, DType::F32)), run);
     results.try_into().expect("a tensor for each output")
 }

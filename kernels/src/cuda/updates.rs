@@ -162,7 +162,7 @@ impl Updates {
         let results = kernels(name, inputs, shapes, move |inputs| {
             let new = [(); O].map(|()| empty_like(&inputs[0]));
             add(all(&mut lock(&steps)), with, inputs.into_iter().chain(new.clone()).collect());
-            new
+            Ok(new)
         });
         Some(results.map(values))
     }
