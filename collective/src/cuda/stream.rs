@@ -24,6 +24,7 @@ use crate::{
     transport::nccl::{DeviceSite, Event, Library, Stream},
 };
 use cudarc::driver::{
+    DriverError,
     result::{self, event, primary_ctx, stream},
     sys,
 };
@@ -57,7 +58,7 @@ impl ContextEvents {
     }
 
     fn are_accepted(&self, site: &CudaSite) -> bool {
-        let Ok(event) = site.enter().and_then(|()| DriverEvent::new()) else { return false };
+        let (Ok(()), Ok(event)) = (site.enter(), DriverEvent::new()) else { return false };
         // SAFETY: context and event are alive, and of one device.
         [self.record, self.wait].iter().all(|call| unsafe { call(site.context.0, event.0) }.result().is_ok())
     }
@@ -114,7 +115,13 @@ impl CudaSite {
     /// Makes the GPU current on this thread.
     pub(super) fn enter(&self) -> Result<()> {
         // SAFETY: the context is never released.
-        unsafe { result::ctx::set_current(self.context.0) }.map_err(driver_error)
+        unsafe { result::ctx::set_current(self.context.0) }.map_err(|error| self.failed(error))
+    }
+
+    /// The error for a driver call about this GPU.
+    fn failed(&self, error: DriverError) -> Error {
+        let reason = format!("the NVIDIA driver returned {:?} ({})", error.0, error.0 as u32);
+        Error::Device { device: self.name(), reason }
     }
 
     /// Whether the GPU orders collectives and computation by itself.
@@ -135,7 +142,7 @@ impl DeviceSite for CudaSite {
         // SAFETY: the driver writes text of at most this length.
         unsafe { sys::cuDeviceGetPCIBusId(to, length, device(self.index)?) }
             .result()
-            .map_err(driver_error)?;
+            .map_err(|error| self.failed(error))?;
         let address = String::from_utf8_lossy(&address);
         // NCCL treats ranks with different values as being on different machines, and so on different GPUs.
         let machine =
@@ -150,7 +157,7 @@ impl DeviceSite for CudaSite {
 
     fn stream(&self) -> Result<Arc<dyn Stream>> {
         self.enter()?;
-        let stream = stream::create(stream::StreamKind::NonBlocking).map_err(driver_error)?;
+        let stream = stream::create(stream::StreamKind::NonBlocking).map_err(|error| self.failed(error))?;
         Ok(Arc::new(CudaStream { stream, site: self.clone(), events: ContextEvents::get(self) }))
     }
 }
@@ -187,19 +194,21 @@ impl Stream for CudaStream {
     }
 
     fn wait_for_device(&self) -> Result<()> {
-        let Some(events) = self.events else { return result::ctx::synchronize().map_err(driver_error) };
-        let event = DriverEvent::new()?;
+        let failed = |error| self.site.failed(error);
+        let Some(events) = self.events else { return result::ctx::synchronize().map_err(failed) };
+        let event = DriverEvent::new().map_err(failed)?;
         // SAFETY: context and event are alive, and of one device.
-        unsafe { (events.record)(self.site.context.0, event.0) }.result().map_err(driver_error)?;
+        unsafe { (events.record)(self.site.context.0, event.0) }.result().map_err(failed)?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: stream and event are alive, and of one device.
-        unsafe { stream::wait_event(self.stream, event.0, flags) }.map_err(driver_error)
+        unsafe { stream::wait_event(self.stream, event.0, flags) }.map_err(failed)
     }
 
     fn record_event(self: Arc<Self>) -> Result<Arc<dyn Event>> {
-        let event = DriverEvent::new()?;
+        let failed = |error| self.site.failed(error);
+        let event = DriverEvent::new().map_err(failed)?;
         // SAFETY: stream and event are alive, and of one device.
-        unsafe { event::record(event.0, self.stream) }.map_err(driver_error)?;
+        unsafe { event::record(event.0, self.stream) }.map_err(failed)?;
         Ok(Arc::new(CudaEvent { event, stream: self }))
     }
 
@@ -216,8 +225,8 @@ unsafe impl Send for DriverEvent {}
 unsafe impl Sync for DriverEvent {}
 
 impl DriverEvent {
-    fn new() -> Result<Self> {
-        Ok(DriverEvent(event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(driver_error)?))
+    fn new() -> std::result::Result<Self, DriverError> {
+        event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map(DriverEvent)
     }
 }
 
@@ -241,14 +250,15 @@ impl Event for CudaEvent {
         match unsafe { event::query(self.event.0) } {
             Ok(()) => Ok(true),
             Err(error) if error.0 == sys::cudaError_enum::CUDA_ERROR_NOT_READY => Ok(false),
-            Err(error) => Err(driver_error(error)),
+            Err(error) => Err(self.stream.site.failed(error)),
         }
     }
 
     fn hold_device(&self) -> Result<()> {
         let Some(events) = self.stream.events else { return Ok(()) };
-        self.stream.site.enter()?;
+        let site = &self.stream.site;
+        site.enter()?;
         // SAFETY: context and event are alive, and of one device.
-        unsafe { (events.wait)(self.stream.site.context.0, self.event.0) }.result().map_err(driver_error)
+        unsafe { (events.wait)(site.context.0, self.event.0) }.result().map_err(|error| site.failed(error))
     }
 }
