@@ -137,10 +137,10 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
-    /// A closure failed on the rank that ran it for all.
+    /// Another rank failed with an error of its device or system, or in a closure that it ran for all.
     #[error("rank {rank} failed: {reason}")]
     Remote {
-        /// The rank that ran it.
+        /// The rank.
         rank: usize,
         /// The error.
         reason: String,

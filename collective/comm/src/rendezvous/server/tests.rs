@@ -109,6 +109,21 @@ fn a_rank_that_does_not_read_does_not_delay_others() {
 }
 
 #[test]
+fn an_error_of_a_device_names_the_rank_to_the_others() {
+    let (_server, address) = serve(2);
+    let mut ranks = [0, 1].map(|rank| Rank::join(address, rank, 2));
+    for rank in &mut ranks {
+        assert!(matches!(rank.receive(), Event::Welcome { .. }));
+    }
+    let error = Error::Device { device: "cuda:1".into(), reason: "lost".into() };
+    ranks[1].send(&Request::Report { error: error.clone() });
+    let [other, own] = &mut ranks;
+    assert_eq!(own.receive(), Event::Poison { error });
+    let error = Error::Remote { rank: 1, reason: "device cuda:1: lost".into() };
+    assert_eq!(other.receive(), Event::Poison { error });
+}
+
+#[test]
 fn more_ranks_than_files_are_an_error() {
     // More than the kernel allows a process (fs.nr_open).
     let error = allow_connections(1 << 40).unwrap_err().to_string();
