@@ -52,9 +52,9 @@ fn per_step(flags: &str, ranks: usize) -> impl Fn(&str) -> f64 {
 #[test]
 fn a_step_on_one_device_waits_only_for_the_previous_one() {
     for (flags, launches, uploads) in [
-        ("--mode single --network lenet", 56.0, 2.5),
-        ("--mode ddp --nproc-per-node 1 --network lenet", 56.0, 2.5),
-        ("--mode single --data-on-device", 56.0, 1.5),
+        ("--mode single --network lenet", 51.0, 2.5),
+        ("--mode ddp --nproc-per-node 1 --network lenet", 51.0, 2.5),
+        ("--mode single --data-on-device", 51.0, 1.5),
     ] {
         assert_per_step(flags, 1, |step| {
             (step("downloads"), step("synchronisations"), step("drains")) == (1.0, 1.0, 0.0)

@@ -9,7 +9,7 @@ use burn::nn::{
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, Tensor, activation::relu};
+use burn::tensor::{Device, Tensor};
 use burn_ddp::run::weights::load;
 use burn_ddp::{
     dp::ParallelStep,
@@ -123,7 +123,7 @@ impl Net {
         let x = block(&self.conv1, self.bn1.as_ref(), self.pool1.as_ref(), images); // [batch, 32, 26, 26]
         let x = block(&self.conv2, self.bn2.as_ref(), Some(&self.pool), x); // [batch, 64, 12, 12]
         let x = layers::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]
-        let x = relu(layers::linear(&self.fc1, x)); // [batch, 128]
+        let x = layers::relu(layers::linear(&self.fc1, x)); // [batch, 128]
         layers::linear(&self.fc2, layers::dropout(&self.dropout2, x)) // [batch, 10]
     }
     // ANCHOR_END: forward

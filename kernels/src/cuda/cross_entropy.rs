@@ -2,7 +2,7 @@
 
 use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{elements, empty, empty_like, kernels, on_cuda},
+    tensors::{all, elements, empty, exact, on_cuda, strided_operation},
 };
 use burn::backend::{
     Autodiff, Cube, TensorMetadata,
@@ -14,16 +14,23 @@ use burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 use burn::tensor::{DType, Int, Shape, Tensor};
-use burn_cubecl::cubecl::{self, prelude::*};
+use burn_cubecl::{
+    cubecl::{self, prelude::*},
+    tensor::CubeTensor,
+};
 
 /// Maximum number of classes, which one thread reads one after another.
 const MOST_CLASSES: usize = 1024;
 
 /// Computes for each sample the largest logit, the logarithm of the sum of exponentials relative to it, the loss, and
 /// whether the first of the largest logits is the target's. Unknown classes have the loss NaN.
+///
+/// The logits of a sample begin `stride` elements after those of the sample before.
 #[cube(launch_unchecked)]
 fn sample_losses(
     logits: &[f32],
+    stride: usize,
+    classes: usize,
     targets: &[i32],
     largest: &mut [f32],
     logarithms: &mut [f32],
@@ -34,8 +41,7 @@ fn sample_losses(
 ) {
     let sample = ABSOLUTE_POS;
     if sample < targets.len() {
-        let classes = logits.len() / targets.len();
-        let first = sample * classes;
+        let first = sample * stride;
         let mut best = first;
         for class in 1..classes {
             if logits[first + class] > logits[best] {
@@ -96,6 +102,8 @@ fn batch_sums(
 #[cube(launch_unchecked)]
 fn logits_gradient(
     logits: &[f32],
+    stride: usize,
+    classes: usize,
     targets: &[i32],
     largest: &[f32],
     logarithms: &[f32],
@@ -104,12 +112,11 @@ fn logits_gradient(
     smoothing: f32,
 ) {
     let at = ABSOLUTE_POS;
-    if at < logits.len() {
+    if at < gradient.len() {
         let samples = targets.len();
-        let classes = logits.len() / samples;
         let sample = at / classes;
         let class = at - sample * classes;
-        let probability = (logits[at] - largest[sample] - logarithms[sample]).exp();
+        let probability = (logits[sample * stride + class] - largest[sample] - logarithms[sample]).exp();
         let hit = select(targets[sample] == class as i32, 1.0 - smoothing, 0.0f32);
         let expected = hit + smoothing / classes as f32;
         gradient[at] = (probability - expected) * loss_gradient[0] / samples as f32;
@@ -167,8 +174,10 @@ fn losses(
         return None;
     }
     let (samples, one, two) = (targets.shape(), Shape::new([1]), Shape::new([2]));
-    let shapes = [samples.clone(), samples, one, two];
-    let run = move |[logits, targets]: [_; 2]| {
+    let shapes = [samples.clone(), samples, one, two].map(|shape| (shape, DType::F32));
+    let run = move |tensors| {
+        let [logits, targets] = all(tensors)?;
+        let ((logits, stride, classes), targets) = (rows(logits), exact(targets));
         let [largest, logarithms, losses, correct] = [(); 4].map(|()| empty(&logits, targets.shape()));
         let [mean, totals] = [1, 2].map(|length| empty(&logits, Shape::new([length])));
         let client = &logits.client.clone();
@@ -179,6 +188,8 @@ fn losses(
                 blocks_for(elements(&targets)),
                 dim(),
                 logits.into_buffer_arg(),
+                stride,
+                classes,
                 targets.into_buffer_arg(),
                 largest.clone().into_buffer_arg(),
                 logarithms.clone().into_buffer_arg(),
@@ -198,11 +209,20 @@ fn losses(
                 THREADS,
             );
         }
-        Ok([largest, logarithms, mean, totals])
+        Ok(vec![largest, logarithms, mean, totals])
     };
-    let inputs = [logits.clone(), targets.clone()];
-    let [largest, logarithms, mean, totals] = kernels("cross-entropy", inputs, shapes, run);
+    let results = strided_operation("cross-entropy", vec![logits.clone(), targets.clone()], &shapes, run);
+    let [largest, logarithms, mean, totals] = results.try_into().ok()?;
     Some((mean, totals, State { logits, targets, normalizers: [largest, logarithms], smoothing }))
+}
+
+/// A matrix with contiguous rows, the elements from one row to the next, and those of a row.
+///
+/// CubeCL aligns the rows of a matrix, so that its kernels' results are often not contiguous.
+fn rows(matrix: CubeTensor) -> (CubeTensor, usize, usize) {
+    let matrix = if matrix.meta.strides()[1] == 1 { matrix } else { exact(matrix) };
+    let (stride, columns) = (matrix.meta.strides()[0], matrix.shape()[1]);
+    (matrix, stride, columns)
 }
 
 #[derive(Debug)]
@@ -216,15 +236,19 @@ impl Backward<Cube, 1> for Step {
         let [Some(node)] = ops.parents else { return };
         let State { logits, targets, normalizers: [largest, logarithms], smoothing } = ops.state;
         let shape = logits.shape();
-        let run = move |[logits, targets, largest, logarithms, upstream]: [_; 5]| {
-            let gradient = empty_like(&logits);
+        let run = move |mut tensors: Vec<CubeTensor>| {
+            let (logits, stride, classes) = rows(tensors.remove(0));
+            let [targets, largest, logarithms, upstream] = all(tensors)?.map(exact);
+            let gradient = empty(&logits, logits.shape());
             // SAFETY: every index is below the number of logits, or of samples.
             unsafe {
                 logits_gradient::launch_unchecked(
                     &logits.client.clone(),
-                    blocks_for(elements(&logits)),
+                    blocks_for(elements(&gradient)),
                     dim(),
                     logits.into_buffer_arg(),
+                    stride,
+                    classes,
                     targets.into_buffer_arg(),
                     largest.into_buffer_arg(),
                     logarithms.into_buffer_arg(),
@@ -233,10 +257,12 @@ impl Backward<Cube, 1> for Step {
                     smoothing,
                 );
             }
-            Ok([gradient])
+            Ok(vec![gradient])
         };
-        let inputs = [logits, targets, largest, logarithms, upstream];
-        let [gradient] = kernels("cross-entropy gradient", inputs, [shape], run);
-        grads.register::<Cube>(node.id, gradient);
+        let inputs = vec![logits, targets, largest, logarithms, upstream];
+        let outputs = [(shape, DType::F32)];
+        for gradient in strided_operation("cross-entropy gradient", inputs, &outputs, run) {
+            grads.register::<Cube>(node.id, gradient);
+        }
     }
 }

@@ -6,6 +6,7 @@ mod convolution;
 mod cross_entropy;
 mod layer_norm;
 mod many;
+mod relu;
 mod tensors;
 mod updates;
 
@@ -14,5 +15,6 @@ pub(crate) use convolution::conv2d;
 pub(crate) use cross_entropy::cross_entropy;
 pub(crate) use layer_norm::layer_norm;
 pub use many::ManyTensors;
+pub(crate) use relu::relu;
 pub use tensors::{FusionClient, register};
 pub(crate) use updates::Updates;

@@ -8,7 +8,14 @@ use burn::tensor::{Tensor, activation};
 
 /// Computes `burn::tensor::activation::relu(x)`.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if is_host(&x) { operation::run(Relu, [x.into_dispatch()]) } else { activation::relu(x) }
+    if is_host(&x) {
+        return operation::run(Relu, [x.into_dispatch()]);
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(output) = crate::cuda::relu(&x) {
+        return output;
+    }
+    activation::relu(x)
 }
 
 /// Computes `burn::tensor::activation::gelu(x)`.
