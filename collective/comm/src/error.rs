@@ -137,7 +137,7 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
-    /// Another rank failed with an error of its device or system, or in a closure that it ran for all.
+    /// Another rank's device failed, or a closure that the rank ran for all.
     #[error("rank {rank} failed: {reason}")]
     Remote {
         /// The rank.

@@ -62,8 +62,8 @@ impl ServerState {
                     self.inquiries.peer_loss.get_or_insert((due, Error::PeerLost { rank, reason }));
                 }
             }
-            // The error does not name the rank.
-            Error::Device { .. } | Error::Io { .. } if self.cause.is_none() => {
+            // Every rank may have a device of this name.
+            Error::Device { .. } if self.cause.is_none() => {
                 let reason = error.to_string();
                 self.tell([from], &Event::Poison { error });
                 self.poison(Error::Remote { rank: from, reason });
