@@ -42,6 +42,29 @@ pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32) -> Tensor<1> {
     Tensor::cat(parts.map(scale).collect(), 0)
 }
 
+/// The parts of a [`concatenate`]d tensor, which have these lengths: on a CPU and with CUDA in its memory.
+pub(crate) fn split(whole: Tensor<1>, lengths: &[usize]) -> Vec<Tensor<1>> {
+    #[cfg(feature = "cuda")]
+    if let Some(parts) = kernels::cuda::split(&whole, lengths) {
+        return parts;
+    }
+    let mut end = 0;
+    let part = |length: &usize| {
+        end += length;
+        whole.clone().slice(end - length..end)
+    };
+    lengths.iter().map(part).collect()
+}
+
+/// Length of the [`concatenate`]d parts of these lengths on a group's device.
+pub(crate) fn concatenated_length(lengths: &[usize]) -> usize {
+    #[cfg(feature = "cuda")]
+    let length = kernels::cuda::concatenated_length(lengths);
+    #[cfg(not(feature = "cuda"))]
+    let length = lengths.iter().sum();
+    length
+}
+
 /// A sum over all ranks in progress.
 pub(crate) struct Reduction {
     /// The result, which must not be read before [`finish`].

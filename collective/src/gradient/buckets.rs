@@ -1,7 +1,10 @@
 //! Gradient buckets: which of a model's trainable parameters are reduced together.
 
 use super::shards::Shards;
-use crate::module_state::{FloatParam, float_params};
+use crate::{
+    module_state::{FloatParam, float_params},
+    tensor,
+};
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::Tensor;
 use std::{
@@ -110,9 +113,25 @@ impl BucketPlan {
     /// Slot of a parameter that gets an averaged gradient.
     ///
     /// Such a parameter is still trainable, `users[slot]` is not 0, and this rank updates it.
-    pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<&Slot> {
-        let index = self.slot_of(param.id)?;
-        (self.is_updated(index) && users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
+    pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<usize> {
+        let slot = self.slot_of(param.id)?;
+        (self.is_updated(slot) && users[slot] > 0 && param.is_require_grad()).then_some(slot)
+    }
+
+    /// Lengths of the parameters of a bucket, in their order.
+    pub fn lengths(&self, bucket: usize) -> Vec<usize> {
+        self.members[bucket].iter().map(|slot| self.slots[*slot].range.len()).collect()
+    }
+
+    /// The parts of the given buckets, by slot.
+    pub fn split(&self, buckets: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
+        let mut parts = vec![None; self.slots.len()];
+        for (index, bucket) in buckets.into_iter().enumerate() {
+            let Some(bucket) = bucket.filter(|_| !self.members[index].is_empty()) else { continue };
+            let split = tensor::split(bucket, &self.lengths(index));
+            self.members[index].iter().zip(split).for_each(|(slot, part)| parts[*slot] = Some(part));
+        }
+        parts
     }
 
     /// Whether this rank updates a parameter.

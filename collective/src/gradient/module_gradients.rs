@@ -50,23 +50,22 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-/// Averaged gradients of `module`, without those of parameters that no rank used.
-///
-/// On a CPU they are views of the buckets.
+/// Averaged gradients of `module`, without those of parameters that no rank used. They are views of the buckets.
 pub(super) fn scatter<M: Module>(
     plan: &BucketPlan,
     buckets: Vec<Option<Tensor<1>>>,
     users: &[usize],
     module: &M,
 ) -> GradientsParams {
-    let mut scatter = Scatter { plan, buckets, users, grads: GradientsParams::new() };
+    let mut scatter = Scatter { plan, parts: plan.split(buckets), users, grads: GradientsParams::new() };
     module.visit(&mut scatter);
     scatter.grads
 }
 
 struct Scatter<'a> {
     plan: &'a BucketPlan,
-    buckets: Vec<Option<Tensor<1>>>,
+    /// By slot.
+    parts: Vec<Option<Tensor<1>>>,
     users: &'a [usize],
     grads: GradientsParams,
 }
@@ -74,9 +73,9 @@ struct Scatter<'a> {
 impl ModuleVisitor for Scatter<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(slot) = self.plan.slot_to_fill(param, self.users) else { return };
-        let Some(bucket) = &self.buckets[slot.bucket] else { return };
+        let Some(grad) = self.parts[slot].clone() else { return };
         let value = param.base();
-        let grad = bucket.clone().slice(slot.range.clone()).reshape(value.shape());
+        let grad = grad.reshape(value.shape());
         // A gradient is on the plain device under the autodiff one.
         let device = value.device().inner();
         let grad = if grad.device() == device { grad } else { grad.to_device(&device) };

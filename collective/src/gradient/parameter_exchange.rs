@@ -69,19 +69,17 @@ impl Reducer {
             let values: Vec<_> = members.iter().filter_map(|slot| own[*slot].take()).collect();
             let is_foreign = plan.is_foreign(bucket);
             let sent = (!is_foreign).then(|| tensor::concatenate(values, 1.0));
-            let length = plan.length(bucket);
             let received = if self.on_device {
+                let length = tensor::concatenated_length(&plan.lengths(bucket));
                 let sent = sent.unwrap_or_else(|| Tensor::zeros([length], (&device, DType::F32)));
                 tensor::run_in_step(sent, &sender.group, Kind::Broadcast(owner))?
             } else {
-                broadcast_on_host(sent, length, &sender.group, owner)?
+                broadcast_on_host(sent, plan.length(bucket), &sender.group, owner)?
             };
             buckets.push(is_foreign.then_some(received));
         }
-        Ok(replace(module, |id, _| {
-            let slot = &plan.slots[plan.slot_of(id)?];
-            Some(buckets.get(slot.bucket)?.clone()?.slice(slot.range.clone()))
-        }))
+        let parts = plan.split(buckets);
+        Ok(replace(module, |id, _| parts[plan.slot_of(id)?].clone()))
     }
 }
 

@@ -1,10 +1,10 @@
-//! Operations on many tensors with one launch: sums of squares, scaling and concatenation.
+//! Operations on many tensors with one launch: sums of squares, scaling and concatenation; and the parts of a concatenation.
 //!
 //! A launch takes up to [`MOST`] tensors. Each block of threads computes one chunk of one tensor.
 
 use super::{
     block::{self, THREADS},
-    tensors::{elements, empty, empty_like, on_cuda, operation, part},
+    tensors::{all, elements, empty, empty_like, on_cuda, operation, part},
 };
 use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Tensor};
@@ -17,6 +17,10 @@ use burn_cubecl::{
 pub(super) const MOST: usize = 32;
 /// Elements that a block computes.
 pub(super) const CHUNK: usize = 4096;
+
+/// The parts of a concatenation begin at multiples of this number of elements, 256 bytes, so that kernels can read them
+/// with vectors.
+const ALIGNMENT: usize = 64;
 
 /// The elements of a tensor that a thread computes: `first`, and every [`THREADS`]-th after it before `end`.
 #[derive(CubeType)]
@@ -90,7 +94,7 @@ fn scale_all(
     }
 }
 
-/// Writes every tensor, multiplied by `factor`, behind the previous one.
+/// Writes every tensor, multiplied by `factor`, behind the previous one, with zeros up to the next aligned element.
 #[cube(launch_unchecked)]
 fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32, #[comptime] chunk: usize) {
     let mut begin = 0;
@@ -99,14 +103,16 @@ fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32
     for i in 0..tensors.len() {
         let tensor = tensors.index(i);
         let length = tensor.len();
-        let own = thread_elements(begin, length, chunk);
+        let padded = length.div_ceil(ALIGNMENT) * ALIGNMENT;
+        let own = thread_elements(begin, padded, chunk);
         let mut at = own.first;
         while at < own.end {
-            whole[place + at] = tensor[at] * factor;
+            let value = tensor[min(at, length - 1)] * factor;
+            whole[place + at] = select(at < length, value, 0.0f32);
             at += CUBE_DIM as usize;
         }
         begin += length.div_ceil(chunk);
-        place += length;
+        place += padded;
     }
 }
 
@@ -149,17 +155,18 @@ impl ManyTensors {
         parts.reduce(|sums, more| Tensor::cat(vec![sums, more], 1)).expect("at least one tensor")
     }
 
-    /// The tensors in one, multiplied by `factor`.
+    /// The tensors in one, multiplied by `factor`, with zeros between them: see [`concatenated_length`] and [`split`].
     ///
     /// Each launch writes a part of its own, because CubeCL takes memory as written after a launch that succeeds, even if
     /// an earlier one failed to write another part of it.
     pub fn concatenate(self, factor: f32) -> Tensor<1> {
-        let length = self.0.iter().map(|tensor| tensor.shape().num_elements()).sum();
+        let lengths: Vec<_> = self.0.iter().map(|tensor| tensor.shape().num_elements()).collect();
+        let length = concatenated_length(&lengths);
         let run = move |tensors: Vec<CubeTensor>| {
             let whole = empty(&tensors[0], Shape::new([length]));
             let mut place = 0;
             for tensors in tensors.chunks(MOST) {
-                let length = tensors.iter().map(elements).sum();
+                let length = tensors.iter().map(|tensor| padded(elements(tensor))).sum();
                 let written = part(&whole.handle, place, length);
                 let (count, dim) = grid(tensors.iter());
                 place += length;
@@ -211,6 +218,45 @@ impl ManyTensors {
         };
         operation("scale", inputs, &outputs, run).into_iter().map(Tensor::from_primitive::<Cube>).collect()
     }
+}
+
+/// Length of the concatenation of tensors of these lengths. Without padding if one is empty, which [`ManyTensors`] does
+/// not take.
+pub fn concatenated_length(lengths: &[usize]) -> usize {
+    match lengths.contains(&0) {
+        true => lengths.iter().sum(),
+        false => lengths.iter().map(|length| padded(*length)).sum(),
+    }
+}
+
+fn padded(length: usize) -> usize {
+    length.next_multiple_of(ALIGNMENT)
+}
+
+/// The tensors of these lengths of which `whole` is the [concatenation](ManyTensors::concatenate), in its memory.
+///
+/// `None` if its length is another one, and unless it is on a CUDA device and in f32.
+pub fn split(whole: &Tensor<1>, lengths: &[usize]) -> Option<Vec<Tensor<1>>> {
+    let whole = whole.clone().try_into_primitive::<Cube>().ok()?;
+    let fits = whole.shape().num_elements() == concatenated_length(lengths) && !lengths.contains(&0);
+    if !(fits && on_cuda(std::slice::from_ref(&whole))) {
+        return None;
+    }
+    let outputs: Vec<_> = lengths.iter().map(|length| (Shape::new([*length]), DType::F32)).collect();
+    let lengths = lengths.to_vec();
+    let run = move |tensors: Vec<CubeTensor>| {
+        let [whole] = all(tensors)?;
+        let mut place = 0;
+        let view = |length: &usize| {
+            let handle = part(&whole.handle, place, *length);
+            place += padded(*length);
+            let (client, device) = (whole.client.clone(), whole.device.clone());
+            CubeTensor::new_contiguous(client, device, Shape::new([*length]), handle, DType::F32)
+        };
+        Ok(lengths.iter().map(view).collect())
+    };
+    let parts = operation("split", vec![whole], &outputs, run).into_iter();
+    Some(parts.map(Tensor::from_primitive::<Cube>).collect())
 }
 
 /// The result of an operation that has one.
