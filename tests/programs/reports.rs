@@ -172,6 +172,9 @@ fn invalid_and_damaged_runs_are_named_with_the_position() {
         damaged.failed_with(&["epochs.csv, line 3", "test_loss", "repair"]);
     }
     assert!(!output.exists(), "nothing was written");
+    fs::write(runs[0].path.join("confusion_matrix.csv"), format!("label,0,1\n0,{0},{0}\n1,2,3\n", u64::MAX))
+        .expect("written");
+    burn_ddp(&["report", first]).succeeded();
     let nowhere = folder.path().join("none/page.html");
     fs::write(runs[1].path.join("epochs.csv"), "").expect("written");
     burn_ddp(&["compare", first, second, "--output", name(&nowhere)]).failed_with(&["none/page.html"]);

@@ -87,15 +87,15 @@ pub fn confusion(run: &Run) -> String {
     }
     let header: String = (0..run.confusion.len()).map(|answer| format!("<th>{answer}</th>")).collect();
     let row = |(label, counts): (usize, &Vec<u64>)| {
-        let all: u64 = counts.iter().sum();
+        let all: f64 = counts.iter().map(|count| *count as f64).sum();
         let wrong = counts.iter().enumerate().filter(|(answer, _)| *answer != label);
         let most = wrong.map(|(_, count)| *count).max().unwrap_or(0);
         let cell = |(answer, count): (usize, &u64)| match (*count, answer == label) {
             (0, _) => "<td></td>".to_owned(),
             (count, right) => {
                 // The most frequent wrong prediction is darkest, however rare it is.
-                let (name, of) = if right { ("good", all) } else { ("bad", most.max(5)) };
-                let shade = 0.1 + 0.5 * count as f64 / of.max(1) as f64;
+                let (name, of) = if right { ("good", all) } else { ("bad", most.max(5) as f64) };
+                let shade = 0.1 + 0.5 * count as f64 / of;
                 format!("<td style=\"background:rgba(var(--{name}),{shade:.2})\">{count}</td>")
             }
         };
