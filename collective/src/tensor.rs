@@ -31,15 +31,16 @@ pub fn all_reduce<const D: usize>(
     run(tensor, Exchange::new(group, Kind::AllReduce(op)))
 }
 
-/// The concatenation of `parts` `[n]`, multiplied by `factor`, in f32. On a CUDA device, a launch writes up to 32 parts.
-pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32) -> Tensor<1> {
+/// The concatenation of `parts` `[n]`, multiplied by `factor`, and of `tail`, in f32 on one device. On a CUDA device, a
+/// launch writes up to 32 parts.
+pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32, tail: Option<Tensor<1>>) -> Tensor<1> {
     #[cfg(feature = "cuda")]
-    if let Some(parts) = kernels::cuda::ManyTensors::from_tensors(parts.iter()) {
-        return parts.concatenate(factor);
+    if let Some(all) = kernels::cuda::ManyTensors::from_tensors(parts.iter().chain(&tail)) {
+        return all.concatenate(factor, parts.len());
     }
-    let parts = parts.into_iter().map(|part| part.cast(FloatDType::F32));
     let scale = |part: Tensor<1>| if factor == 1.0 { part } else { part.mul_scalar(factor) };
-    Tensor::cat(parts.map(scale).collect(), 0)
+    let parts = parts.into_iter().map(|part| scale(part.cast(FloatDType::F32)));
+    Tensor::cat(parts.chain(tail).collect(), 0)
 }
 
 /// The parts of a [`concatenate`]d tensor, which have these lengths: on a CPU and with CUDA in its memory.

@@ -123,15 +123,22 @@ impl BucketPlan {
         self.members[bucket].iter().map(|slot| self.slots[*slot].range.len()).collect()
     }
 
-    /// The parts of the given buckets, by slot.
-    pub fn split(&self, buckets: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
-        let mut parts = vec![None; self.slots.len()];
+    /// The parts of the given buckets, by slot, and what follows them in the last bucket, of length `tail`.
+    pub fn split(
+        &self,
+        buckets: Vec<Option<Tensor<1>>>,
+        tail: usize,
+    ) -> (Vec<Option<Tensor<1>>>, Option<Tensor<1>>) {
+        let (mut parts, mut rest) = (vec![None; self.slots.len()], None);
         for (index, bucket) in buckets.into_iter().enumerate() {
-            let Some(bucket) = bucket.filter(|_| !self.members[index].is_empty()) else { continue };
-            let split = tensor::split(bucket, &self.lengths(index));
-            self.members[index].iter().zip(split).for_each(|(slot, part)| parts[*slot] = Some(part));
+            let mut lengths = self.lengths(index);
+            lengths.extend((tail > 0 && index + 1 == self.buckets()).then_some(tail));
+            let Some(bucket) = bucket.filter(|_| !lengths.is_empty()) else { continue };
+            let mut split = tensor::split(bucket, &lengths).into_iter();
+            self.members[index].iter().zip(&mut split).for_each(|(slot, part)| parts[*slot] = Some(part));
+            rest = split.next();
         }
-        parts
+        (parts, rest)
     }
 
     /// Whether this rank updates a parameter.

@@ -73,8 +73,12 @@ mod tests {
         });
 
         let mut reduced = reduction.end().unwrap().finish(None, &[]).unwrap();
-        let bucket = reduced.buckets[0].clone().unwrap().into_data().try_to_vec::<f32>().unwrap();
-        assert_eq!(bucket, [2.0, 2.0, 1.0, 1.0, 1.0, 1.0]);
+        let read = |id| {
+            let gradient = reduced.gradients[slot(id)].clone().unwrap();
+            gradient.into_data().try_to_vec::<f32>().unwrap()
+        };
+        assert_eq!(read(bias), [2.0; 2]);
+        assert_eq!(read(weight), [1.0; 4]);
         let agreed = reduced.agreement.wait().unwrap();
         assert_eq!((agreed.users, agreed.again), (vec![1, 1, 1], None));
     }

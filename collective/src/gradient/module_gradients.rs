@@ -50,21 +50,20 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-/// Averaged gradients of `module`, without those of parameters that no rank used. They are views of the buckets.
+/// Averaged gradients of `module`, without those of parameters that no rank used. `parts` are theirs, by slot.
 pub(super) fn scatter<M: Module>(
     plan: &BucketPlan,
-    buckets: Vec<Option<Tensor<1>>>,
+    parts: Vec<Option<Tensor<1>>>,
     users: &[usize],
     module: &M,
 ) -> GradientsParams {
-    let mut scatter = Scatter { plan, parts: plan.split(buckets), users, grads: GradientsParams::new() };
+    let mut scatter = Scatter { plan, parts, users, grads: GradientsParams::new() };
     module.visit(&mut scatter);
     scatter.grads
 }
 
 struct Scatter<'a> {
     plan: &'a BucketPlan,
-    /// By slot.
     parts: Vec<Option<Tensor<1>>>,
     users: &'a [usize],
     grads: GradientsParams,

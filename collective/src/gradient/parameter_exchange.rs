@@ -68,7 +68,7 @@ impl Reducer {
             let Some(owner) = plan.owner(bucket) else { break };
             let values: Vec<_> = members.iter().filter_map(|slot| own[*slot].take()).collect();
             let is_foreign = plan.is_foreign(bucket);
-            let sent = (!is_foreign).then(|| tensor::concatenate(values, 1.0));
+            let sent = (!is_foreign).then(|| tensor::concatenate(values, 1.0, None));
             let received = if self.on_device {
                 let length = tensor::concatenated_length(&plan.lengths(bucket));
                 let sent = sent.unwrap_or_else(|| Tensor::zeros([length], (&device, DType::F32)));
@@ -78,7 +78,7 @@ impl Reducer {
             };
             buckets.push(is_foreign.then_some(received));
         }
-        let parts = plan.split(buckets);
+        let (parts, _) = plan.split(buckets, 0);
         Ok(replace(module, |id, _| parts[plan.slot_of(id)?].clone()))
     }
 }

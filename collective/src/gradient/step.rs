@@ -169,7 +169,7 @@ impl Step<'_> {
             agreed.users
         };
         self.reducer.accumulated.clear();
-        let averaged = scatter(&self.reducer.plan, reduced.buckets, &users, module);
+        let averaged = scatter(&self.reducer.plan, reduced.gradients, &users, module);
         // In the order of the parameters. That of a map differs from rank to rank, and on a GPU the operations that free
         // them are in one queue with those of the optimizer, whose fusion and thereby rounding could depend on it.
         drop(take(&mut grads, module));

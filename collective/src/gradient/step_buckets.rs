@@ -23,7 +23,7 @@ use super::{
     read::{Values, identity, on_host},
 };
 use crate::{
-    ReduceOp, Result, Work,
+    Error, ReduceOp, Result, Work,
     readback::Readback,
     tensor::{self, Reduction},
 };
@@ -34,8 +34,8 @@ use std::sync::Arc;
 
 /// Sums over all ranks.
 pub(super) struct ReducedGradients {
-    /// `None` for a bucket without parameters.
-    pub buckets: Vec<Option<Tensor<1>>>,
+    /// Views of the buckets, by slot; `None` if another rank updates the parameter.
+    pub gradients: Vec<Option<Tensor<1>>>,
     /// Sums of the totals.
     pub totals: Option<Tensor<1>>,
     /// What the ranks agree on, on a device still in progress.
@@ -143,19 +143,18 @@ impl StepBuckets {
     }
 
     // ANCHOR: launch
-    /// Starts the reductions of full buckets in order. In host memory, the last one waits for the totals, which it
-    /// carries.
+    /// Starts the reductions of full buckets in order. The last one waits for the totals, which it carries.
     fn launch_ready_buckets(&mut self) {
-        let last = usize::from(matches!(self.started, Started::Host(_)));
-        while self.started() + last < self.plan.buckets() && self.arrivals.is_ready(self.started()) {
-            if let Err(error) = self.launch(self.started(), &[]) {
+        while self.started() + 1 < self.plan.buckets() && self.arrivals.is_ready(self.started()) {
+            if let Err(error) = self.launch(self.started(), &[], None) {
                 self.arrivals.fail(error);
             }
         }
     }
 
-    /// Writes the weighted gradients of a bucket into one buffer, followed by `tail`, and starts its reduction.
-    fn launch(&mut self, index: usize, tail: &[f32]) -> Result<()> {
+    /// Writes the weighted gradients of a bucket into one buffer, followed by `tail` in host memory or `totals` on a device,
+    /// and starts its reduction.
+    fn launch(&mut self, index: usize, tail: &[f32], totals: Option<Tensor<1>>) -> Result<()> {
         let (plan, weights) = (&self.plan, self.weights);
         let parts = plan.members[index].iter().map(|slot| {
             let length = plan.slots[*slot].range.len();
@@ -180,7 +179,7 @@ impl StepBuckets {
                     Weights { own, accumulated: None } if own > 0.0 => own,
                     _ => 1.0,
                 };
-                let bucket = tensor::concatenate(parts.collect(), factor);
+                let bucket = tensor::concatenate(parts.collect(), factor, totals);
                 started.push(Some(tensor::start_sum(bucket, &self.sender.group, plan.owner(index))?));
             }
         }
@@ -195,43 +194,66 @@ impl StepBuckets {
     /// The first error on this rank or in the group, or an error that a gradient is missing.
     pub fn finish(mut self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ReducedGradients> {
         let group = self.sender.group.clone();
-        let (users, spoiled) = self.arrivals.end().inspect_err(|error| group.abort(error.to_string()))?;
-        let message = [flags, &users].concat();
-        let agreement = |sums| Agreement::new(sums, flags.len(), &users, spoiled, group.world_size());
-        let last = self.plan.buckets() - 1;
-        let mut tail = Vec::new();
-        if let Started::Host(_) = self.started {
-            let totals = totals.clone().map(|totals| Readback::start(vec![totals])?.wait()).transpose()?;
-            let totals: Vec<f32> = totals.iter().flatten().flatten().map(|total| *total as f32).collect();
-            tail = [totals, message.clone()].concat();
-            (self.started()..last).try_for_each(|index| self.launch(index, &[]))?;
-            self.launch(last, &tail)?;
+        let finish = move || {
+            let (users, spoiled) = self.arrivals.end()?;
+            let message = [flags, &users].concat();
+            let (ranks, last) = (self.sender.group.world_size(), self.plan.buckets() - 1);
+            (self.started()..last).try_for_each(|index| self.launch(index, &[], None))?;
+            let (gradients, totals, sums) = match self.started {
+                Started::Host(_) => self.finish_on_host(totals, message)?,
+                Started::Device(_) => self.finish_on_device(totals, message)?,
+            };
+            let agreement = Agreement::new(sums, flags.len(), &users, spoiled, ranks);
+            Ok(ReducedGradients { gradients, totals, agreement })
+        };
+        // The other ranks wait for this one's buckets.
+        finish().inspect_err(|error: &Error| group.abort(error.to_string()))
+    }
+
+    fn finish_on_host(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<Finished> {
+        let with_totals = totals.is_some();
+        let totals = totals.map(|totals| Readback::start(vec![totals])?.wait()).transpose()?;
+        let mut tail: Vec<f32> = totals.iter().flatten().flatten().map(|total| *total as f32).collect();
+        let totals = tail.len();
+        tail.extend(message);
+        let plan = self.plan.clone();
+        let last = plan.buckets() - 1;
+        self.launch(last, &tail, None)?;
+        let Started::Host(started) = self.started else { return Err(Error::Aborted) };
+        let mut buckets = started.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
+        let length = buckets[last].len() - tail.len();
+        let mut summed = buckets[last].split_off(length);
+        let sums = summed.split_off(totals);
+        let own = |(index, bucket)| (!plan.is_foreign(index)).then(|| on_host(bucket));
+        let (gradients, _) = plan.split(buckets.into_iter().enumerate().map(own).collect(), 0);
+        Ok((gradients, with_totals.then(|| on_host(summed)), Sums::Known(sums)))
+    }
+
+    fn finish_on_device(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<Finished> {
+        let (group, plan) = (self.sender.group.clone(), self.plan.clone());
+        let last = plan.buckets() - 1;
+        // A bucket with an owner is reduced for that rank alone.
+        let fits = |totals: &Tensor<1>| totals.device() == self.device && totals.dtype() == DType::F32;
+        let (carried, alone) = match totals {
+            Some(totals) if plan.owner(last).is_none() && fits(&totals) => (Some(totals), None),
+            totals => (None, totals),
+        };
+        let tail = carried.as_ref().map_or(0, |totals| totals.dims()[0]);
+        if plan.length(last) + tail > 0 {
+            self.launch(last, &[], carried)?;
         }
-        match self.started {
-            Started::Host(started) => {
-                let mut buckets = started.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
-                let length = buckets[last].len() - tail.len();
-                let mut summed = buckets[last].split_off(length);
-                let sums = summed.split_off(tail.len() - message.len());
-                Ok(ReducedGradients {
-                    buckets: buckets.into_iter().map(|bucket| Some(on_host(bucket))).collect(),
-                    totals: totals.map(|_| on_host(summed)),
-                    agreement: agreement(Sums::Known(sums)),
-                })
-            }
-            Started::Device(mut started) => {
-                // Only a bucket without parameters has not been started.
-                started.resize_with(last + 1, || None);
-                let totals = totals.map(|totals| tensor::start_sum(totals, &group, None));
-                started.push(totals.transpose()?);
-                let mut buckets = tensor::finish(started);
-                let totals = buckets.pop().flatten();
-                let sums = Sums::InProgress(group.all_reduce_async(message, ReduceOp::Sum)?);
-                Ok(ReducedGradients { buckets, totals, agreement: agreement(sums) })
-            }
-        }
+        let Started::Device(mut started) = self.started else { return Err(Error::Aborted) };
+        started.resize_with(last + 1, || None);
+        started.push(alone.map(|totals| tensor::start_sum(totals, &group, None)).transpose()?);
+        let mut buckets = tensor::finish(started);
+        let alone = buckets.pop().flatten();
+        let (gradients, carried) = plan.split(buckets, tail);
+        Ok((gradients, carried.or(alone), Sums::InProgress(group.all_reduce_async(message, ReduceOp::Sum)?)))
     }
 }
+
+/// Sums of a step: gradients by slot, totals, and the ranks' messages.
+type Finished = (Vec<Option<Tensor<1>>>, Option<Tensor<1>>, Sums);
 
 /// Appends the weighted sum of a parameter's gradients to a bucket in host memory; zeros if there are none.
 fn push(

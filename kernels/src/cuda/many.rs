@@ -94,9 +94,16 @@ fn scale_all(
     }
 }
 
-/// Writes every tensor, multiplied by `factor`, behind the previous one, with zeros up to the next aligned element.
+/// Writes every tensor behind the previous one, with zeros up to the next aligned element. The first `scaled` ones are
+/// multiplied by `factor`.
 #[cube(launch_unchecked)]
-fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32, #[comptime] chunk: usize) {
+fn concatenate_all(
+    tensors: Sequence<Box<[f32]>>,
+    whole: &mut [f32],
+    factor: f32,
+    #[comptime] scaled: usize,
+    #[comptime] chunk: usize,
+) {
     let mut begin = 0;
     let mut place = 0;
     #[unroll]
@@ -107,7 +114,7 @@ fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32
         let own = thread_elements(begin, padded, chunk);
         let mut at = own.first;
         while at < own.end {
-            let value = tensor[min(at, length - 1)] * factor;
+            let value = tensor[min(at, length - 1)] * select(i < scaled, factor, 1.0f32);
             whole[place + at] = select(at < length, value, 0.0f32);
             at += CUBE_DIM as usize;
         }
@@ -155,17 +162,18 @@ impl ManyTensors {
         parts.reduce(|sums, more| Tensor::cat(vec![sums, more], 1)).expect("at least one tensor")
     }
 
-    /// The tensors in one, multiplied by `factor`, with zeros between them: see [`concatenated_length`] and [`split`].
+    /// The tensors in one, with zeros between them: see [`concatenated_length`] and [`split`]. The first `scaled` ones are
+    /// multiplied by `factor`.
     ///
     /// Each launch writes a part of its own, because CubeCL takes memory as written after a launch that succeeds, even if
     /// an earlier one failed to write another part of it.
-    pub fn concatenate(self, factor: f32) -> Tensor<1> {
+    pub fn concatenate(self, factor: f32, scaled: usize) -> Tensor<1> {
         let lengths: Vec<_> = self.0.iter().map(|tensor| tensor.shape().num_elements()).collect();
         let length = concatenated_length(&lengths);
         let run = move |tensors: Vec<CubeTensor>| {
             let whole = empty(&tensors[0], Shape::new([length]));
             let mut place = 0;
-            for tensors in tensors.chunks(MOST) {
+            for (chunk, tensors) in tensors.chunks(MOST).enumerate() {
                 let length = tensors.iter().map(|tensor| padded(elements(tensor))).sum();
                 let written = part(&whole.handle, place, length);
                 let (count, dim) = grid(tensors.iter());
@@ -179,6 +187,7 @@ impl ManyTensors {
                         buffers(tensors.iter()),
                         BufferArg::from_raw_parts(written, length),
                         factor,
+                        scaled.saturating_sub(chunk * MOST).min(tensors.len()),
                         CHUNK,
                     );
                 }
