@@ -4,6 +4,7 @@ use crate::{Error, ProcessGroup, Result, device_error::read_data, parameters::va
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Int, Shape, Tensor, TensorData};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 
 /// One parameter or buffer of a module.
 #[derive(Clone, Debug)]
@@ -82,15 +83,26 @@ pub fn initialize<M: Module>(module: &M) {
     }
 }
 
-/// Verifies that a module has a trainable parameter.
+/// Verifies that a module has a trainable parameter, and none that is a clone of an earlier parameter.
 ///
 /// # Errors
-/// [`Error::NotTrainable`], for example for a module that was created on a device without autodiff.
+/// [`Error::NotTrainable`], for example for a module that was created on a device without autodiff, and
+/// [`Error::Invalid`] for a clone, because Burn's optimizers update the earlier one only, even if it is frozen.
 pub fn require_trainable<M: Module>(module: &M) -> Result<()> {
-    match float_params(module).iter().any(|param| param.trainable) {
-        true => Ok(()),
-        false => Err(Error::NotTrainable),
+    let params = float_params(module);
+    let mut paths = HashMap::new();
+    for FloatParam { id, path, trainable, .. } in &params {
+        match paths.insert(id, path) {
+            Some(first) if *trainable => {
+                return Err(Error::Invalid(format!(
+                    "parameter {path} is a clone of {first}, and the optimizer would update only one of them; initialise \
+                     each layer separately, or use one field in both places"
+                )));
+            }
+            _ => {}
+        }
     }
+    if params.iter().any(|param| param.trainable) { Ok(()) } else { Err(Error::NotTrainable) }
 }
 
 /// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.

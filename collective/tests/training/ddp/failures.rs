@@ -6,7 +6,7 @@ use super::{
     device, loader, optimizer,
 };
 use burn::module::Module;
-use burn::nn::BatchNormConfig;
+use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, Error, ProcessGroup, StepOptions, StepState, World,
@@ -58,6 +58,18 @@ fn a_network_without_autodiff_is_an_error() {
         assert_eq!(error, Err(Error::NotTrainable));
     });
     assert_eq!(DataParallel::new(net(), &[Device::flex()]).map(drop), Err(Error::NotTrainable));
+}
+
+#[test]
+fn a_clone_of_a_trained_layer_is_an_error() {
+    let layer: Linear = LinearConfig::new(2, 2).init(&device());
+    let wrapped = |layers| DistributedDataParallel::new(layers, &ProcessGroup::solo()).map(drop);
+    let error = wrapped(vec![layer.clone(); 2]).expect_err("one layer twice");
+    assert!(error.to_string().contains("parameter 1.weight is a clone of 0.weight"), "{error}");
+    // The optimizer would update the frozen layer.
+    let frozen = layer.clone().no_grad();
+    assert!(wrapped(vec![frozen.clone(), layer.clone()]).is_err());
+    assert_eq!(wrapped(vec![layer, frozen.clone(), frozen]), Ok(()));
 }
 
 #[test]
