@@ -6,13 +6,15 @@ use crate::{
 };
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::store::{
-    ApplyError, ApplyResult, BurnToPyTorchAdapter, BurnpackStore, FloatCastAdapter, KeyRemapper,
-    ModuleAdapter, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, PytorchStore, SafetensorsStore,
-    burn_pack::Tensor as PackTensor, pytorch_reader::PytorchReader,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, BurnpackStore, FloatCastAdapter, ModuleAdapter,
+    ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, PytorchStore, SafetensorsStore,
+    burn_pack::Tensor as PackTensor,
 };
-use burn::tensor::DType;
+use burn::tensor::{DType, Shape};
 use clap::Args;
 use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
     fs::{self, File},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -47,32 +49,32 @@ pub fn find(path: &Path) -> Result<PathBuf> {
 
 /// Loads the tensors of a run or file that `model` also has.
 ///
-/// Keys may have DDP's `module.` prefix. Any float type is converted to f32.
+/// A prefix of the keys, such as DDP's `module.` or that of a nested dictionary, is removed, and keys without it are
+/// ignored. Any float type is converted to f32.
 ///
 /// # Errors
 /// If the file cannot be read or has an unknown extension.
 pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
     let path = find(path)?;
     let failed = |error: String| anyhow!("{}: {error}", path.display());
-    let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(e.to_string()))?;
     let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let tensors = match ending {
-        "safetensors" => tensors(SafetensorsStore::from_file(&path).remap(prefix)),
-        "bpk" => tensors(BurnpackStore::from_file(&path).remap(prefix)),
-        "pt" | "pth" => {
-            let (store, key) = (PytorchStore::from_file(&path).remap(prefix), state_dict_key(&model, &path));
-            tensors(key.into_iter().fold(store, PytorchStore::with_top_level_key))
-        }
+        "safetensors" => tensors(SafetensorsStore::from_file(&path)),
+        "bpk" => tensors(BurnpackStore::from_file(&path)),
+        "pt" | "pth" => tensors(PytorchStore::from_file(&path)),
         other => Err(format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors")),
     };
+    // Names in PyTorch's own files do not contain variants of enums.
+    let no_variants = ending.starts_with("pt");
+    let tensors = without_prefix(&model, tensors.map_err(failed)?, no_variants);
     let to_f32 = FloatCastAdapter::to(DType::F32);
     let adapter: Box<dyn ModuleAdapter> = match ending {
         "bpk" => Box::new(to_f32),
         _ => Box::new(PyTorchToBurnAdapter.chain(to_f32)),
     };
-    // Names in PyTorch's own files do not contain variants of enums.
-    let result = model.apply(tensors.map_err(failed)?, None, Some(adapter), ending.starts_with("pt"));
-    Ok(Loaded { model, loaded: result.applied.len(), mismatches: mismatches(&result) })
+    let shapes = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
+    let result = model.apply(tensors, None, Some(adapter), no_variants);
+    Ok(Loaded { model, loaded: result.applied.len(), mismatches: mismatches(&result, &shapes) })
 }
 
 /// The tensors of a file, whose data is read later.
@@ -177,20 +179,32 @@ impl ExportArgs {
     }
 }
 
-/// Returns the key of the state dict in a PyTorch checkpoint, if it is nested.
-fn state_dict_key<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
-    let first = model.collect(None, None, true).into_iter().next()?.name;
-    // Read errors are reported when the file is loaded.
-    let keys = PytorchReader::new(path).ok()?.keys();
-    // The shortest, because `layer1.0.conv1.weight` also ends in `conv1.weight`.
-    let before = keys.iter().filter_map(|key| key.strip_suffix(&first)).min_by_key(|before| before.len())?;
-    let key = before.trim_end_matches("module.").trim_end_matches('.');
-    (!key.is_empty()).then(|| key.to_owned())
+/// Removes the prefix with which the file has most tensors of `model`, and the tensors without it.
+fn without_prefix<M: ModuleSnapshot>(
+    model: &M,
+    mut tensors: Vec<PackTensor>,
+    no_variants: bool,
+) -> Vec<PackTensor> {
+    let mut prefixes = BTreeMap::<&str, usize>::new();
+    for own in model.collect(None, None, no_variants) {
+        // The layers of another network may have the same names.
+        let size = own.shape.num_elements();
+        let same = tensors.iter().filter(|tensor| tensor.shape.num_elements() == size);
+        let before = same.filter_map(|tensor| tensor.name.strip_suffix(&own.name));
+        before
+            .filter(|p| p.is_empty() || p.ends_with('.'))
+            .for_each(|p| *prefixes.entry(p).or_default() += 1);
+    }
+    let most = prefixes.into_iter().max_by_key(|(prefix, names)| (*names, Reverse(prefix.len())));
+    let prefix = most.map_or_else(String::new, |(prefix, _)| prefix.to_owned());
+    tensors.retain(|tensor| tensor.name.starts_with(&prefix));
+    tensors.iter_mut().for_each(|tensor| tensor.name.replace_range(..prefix.len(), ""));
+    tensors
 }
 
-/// Describes tensors that are missing, unused or incompatible.
-fn mismatches(result: &ApplyResult) -> Vec<String> {
-    let mut mismatches: Vec<String> = result.errors.iter().map(mismatch).collect();
+/// Describes tensors that are missing, unused or incompatible. `shapes` are those of the file.
+fn mismatches(result: &ApplyResult, shapes: &BTreeMap<String, Shape>) -> Vec<String> {
+    let mut mismatches: Vec<String> = result.errors.iter().map(|error| mismatch(error, shapes)).collect();
     mismatches.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
     // PyTorch stores `num_batches_tracked` for cumulative averages, which Burn's BatchNorm does not support.
     let extra = result.unused.iter().filter(|name| !name.ends_with("num_batches_tracked"));
@@ -198,9 +212,16 @@ fn mismatches(result: &ApplyResult) -> Vec<String> {
     mismatches
 }
 
-fn mismatch(error: &ApplyError) -> String {
+fn mismatch(error: &ApplyError, shapes: &BTreeMap<String, Shape>) -> String {
     match error {
         ApplyError::ShapeMismatch { path, expected, found } => {
+            // Burn holds the transposed matrix of PyTorch's linear layers.
+            let transposed = shapes.get(path).is_some_and(|shape| shape != found);
+            let shown = |shape: &Shape| match &shape[..] {
+                [rows, columns] if transposed => Shape::new([*columns, *rows]),
+                _ => shape.clone(),
+            };
+            let (found, expected) = (shown(found), shown(expected));
             format!("`{path}` has the shape {found} in the file, and {expected} in the network")
         }
         ApplyError::DTypeMismatch { path, expected, found } => {

@@ -49,6 +49,8 @@ save_file(net.state_dict(), folder + "/back.safetensors")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 torch.save({"start_epoch": 3, "model_state_dict": wrapped, "Optimizer_state_dict": optimizer.state_dict()},
            folder + "/checkpoint.pth")
+compiled = {"model._orig_mod." + key: value for key, value in net.state_dict().items()}
+torch.save({"epoch": 3, "state_dict": compiled | {"loss.weight": torch.ones(10)}}, folder + "/lightning.pt")
 torch.save(net.double().state_dict(), folder + "/double.pt")
 "#;
 
@@ -93,7 +95,9 @@ fn weights_are_exchanged_with_pytorch_in_both_directions() {
 
         let ours = logits(&run.path);
         assert_close("logits in PyTorch", &floats(&path("logits")), &ours, 1e-5);
-        for back in ["out.safetensors", "back.pt", "back.safetensors", "checkpoint.pth", "double.pt"] {
+        let files =
+            ["out.safetensors", "back.pt", "back.safetensors", "checkpoint.pth", "lightning.pt", "double.pt"];
+        for back in files {
             assert_eq!(logits(&path(back)), ours, "{back}");
         }
         // Training reads the same weights: without learning they do not change.
@@ -170,6 +174,40 @@ fn a_pickle_that_calls_a_function_is_not_executed() {
     assert!(!trap.exists(), "the command was executed");
 }
 
+/// Header and data of a safetensors file.
+fn header_and_data(path: &Path) -> (String, Vec<u8>) {
+    let file = fs::read(path).expect("a file");
+    let (length, rest) = file.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
+    (String::from_utf8(rest[..length].to_vec()).expect("JSON"), rest[length..].to_vec())
+}
+
+fn write_safetensors(path: &Path, header: &str, data: &[u8]) {
+    let length = (header.len() as u64).to_le_bytes();
+    fs::write(path, [&length, header.as_bytes(), data].concat()).expect("written");
+}
+
+/// As Lightning and `torch.compile` write it.
+#[test]
+fn a_prefix_of_the_names_is_removed_with_all_that_is_outside_of_it() {
+    let run = trained(&format!("{FLAGS} --max-steps 1"));
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path().join("model.safetensors");
+    mnist_ddp(&["weights", "export", &run.path.display().to_string(), &path.display().to_string()])
+        .succeeded();
+    let (header, data) = header_and_data(&path);
+    let header =
+        header.replace(r#""conv"#, r#""model._orig_mod.conv"#).replace(r#""fc"#, r#""model._orig_mod.fc"#);
+    let outside =
+        header.replacen('{', r#"{"loss.weight":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"#, 1);
+    write_safetensors(&path, &outside, &data);
+    assert_eq!(logits(&path), logits(&run.path));
+    // Without a prefix, the tensor is one too many.
+    write_safetensors(&path, &outside.replace("model._orig_mod.", ""), &data);
+    let error = Net::open(&path, &Device::flex()).map(drop).expect_err("too many").to_string();
+    assert!(error.contains("`loss.weight` is not in the network"), "{error}");
+}
+
 #[test]
 fn mismatched_weights_are_named_or_partially_loaded() {
     // A classifier of 26 letters with the same first layers.
@@ -178,15 +216,12 @@ fn mismatched_weights_are_named_or_partially_loaded() {
     let path = folder.path().join("letters.safetensors");
     mnist_ddp(&["weights", "export", &run.path.display().to_string(), &path.display().to_string()])
         .succeeded();
-    let file = fs::read(&path).expect("a file");
-    let (length, rest) = file.split_at(8);
-    let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
-    let header = String::from_utf8(rest[..length].to_vec()).expect("JSON");
+    let (header, data) = header_and_data(&path);
     let letters = header.replace(r#""shape":[10,128]"#, r#""shape":[20,64] "#);
     assert_ne!(letters, header, "as many numbers, of another shape");
-    fs::write(&path, [&file[..8], letters.as_bytes(), &rest[length..]].concat()).expect("written");
+    write_safetensors(&path, &letters, &data);
     let flags = format!("--device cpu --progress plain {FLAGS} --max-steps 1 --weights {}", path.display());
-    let shapes = "`fc2.weight` has the shape [64, 20] in the file, and [128, 10] in the network";
+    let shapes = "`fc2.weight` has the shape [20, 64] in the file, and [10, 128] in the network";
     train(&flags).failed_with(&[shapes, "--no-strict"]);
     let to = folder.path().join("run");
     let outcome = train(&format!("{flags} --no-strict --lr 0 --run-dir {}", to.display())).succeeded();
@@ -196,14 +231,10 @@ fn mismatched_weights_are_named_or_partially_loaded() {
     // All names are those of another network.
     let foreign = header.replace("conv", "layer").replace("fc", "dense");
     let none = folder.path().join("none.safetensors");
-    fs::write(
-        &none,
-        [&(foreign.len() as u64).to_le_bytes()[..], foreign.as_bytes(), &rest[length..]].concat(),
-    )
-    .expect("written");
+    write_safetensors(&none, &foreign, &data);
     let flags = flags.replace("letters", "none") + " --no-strict";
     train(&flags).failed_with(&["none.safetensors", "no tensor matches"]);
     let picture = folder.path().join("x.png").display().to_string();
     let outcome = mnist_ddp(&["predict", "--model", &path.display().to_string(), &picture]);
-    outcome.failed_with(&["--model", "fc2.weight", "[64, 20]"]);
+    outcome.failed_with(&["--model", "fc2.weight", "[20, 64]"]);
 }
