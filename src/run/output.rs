@@ -105,9 +105,12 @@ impl Output {
     pub fn finish_stopped(&self, signal: u8) -> Result<()> {
         let (name, step) = (stop::name(signal.into()), self.log.progress()?.step);
         self.events.flush()?;
-        let path = self.folder.path().display();
         self.report(Status::Killed);
-        self.console.print(&format!("stopped by {name} after step {step}; resume with --resume {path}"));
+        let then = match self.config.args.fast_dev_run {
+            Some(_) => "its files are removed".into(),
+            None => format!("resume with --resume {}", self.folder.path().display()),
+        };
+        self.console.print(&format!("stopped by {name} after step {step}; {then}"));
         Ok(())
     }
 
