@@ -80,9 +80,9 @@ impl<M: StepModel> Trainer<'_, M> {
             bail!("rank {rank} does not have the data that rank 0 has; give all ranks the same data set");
         }
         loaders.require_samples()?;
-        require_trainable(&model)?;
         // All ranks have the same flags, metrics and parameters; one of them reports the error.
         let check = || {
+            require_trainable(&model)?;
             let TrainerArgs { rate, gradients, valid_split, histograms, .. } = &config.args;
             if scheduler.is_some() && (rate.warmup_epochs > 0.0 || rate.lr_schedule != LrSchedule::Constant) {
                 bail!("--lr-schedule and --warmup-epochs: this program has a scheduler; remove the flag");
