@@ -41,13 +41,15 @@ pub struct Output {
 impl Output {
     /// Opens the folder of a new or resumed run.
     ///
-    /// `began` is the start time of this process.
+    /// `last_step` is the optimizer step after which training ends within an epoch, and `began` the start time of this
+    /// process.
     ///
     /// # Errors
     /// If the folder already contains another run or cannot be written to.
     pub fn open(
         config: &Config,
         found: Option<&ResumePoint>,
+        last_step: Option<usize>,
         began: Instant,
         console: Console,
     ) -> Result<Self> {
@@ -60,8 +62,8 @@ impl Output {
         let mut resumed = None;
         if let Some(Manifest { position, progress, .. }) = checkpoint {
             CheckpointStore::in_run(folder.path()).set_aside_after(position.step)?;
-            // An epoch that --max-steps has cut short was evaluated. If it is resumed, its row is written later.
-            let cut = position.evaluated && config.args.max_steps.is_some_and(|max| position.step >= max);
+            // The last epoch may have been cut short and evaluated. If it is resumed, its row is written later.
+            let cut = position.evaluated && last_step.is_some_and(|last| position.step >= last);
             let epoch = if cut { position.epoch } else { position.epoch - 1 };
             resumed = Some((progress.clone(), position.step, epoch));
         }

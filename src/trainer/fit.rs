@@ -122,7 +122,8 @@ impl<M: StepModel> Trainer<'_, M> {
 
         // Nothing is written before every rank has passed its checks.
         group.barrier()?;
-        let open = || Output::open(&config, resumed.found.as_ref(), context.began(), console);
+        let last_step = resumed.last_step(&config, &*loaders.train);
+        let open = || Output::open(&config, resumed.found.as_ref(), last_step, context.began(), console);
         let output = context.is_main().then(open).transpose()?.map(Arc::new);
         let is_recovered = resumed.reports.is_some();
         if !is_recovered {
@@ -176,7 +177,7 @@ impl<M: StepModel> Trainer<'_, M> {
             .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink, load_best })
             .with_ema(args.ema)
             .with_evaluation_batches(args.fast_dev_run)
-            .with_max_steps(resumed.last_step(&config, &*loaders.train))
+            .with_max_steps(last_step)
             .with_resume(resumed.snapshot)
             .with_lr_control(lr.clone())
             .with_live_recovery(live.as_ref().map(|live| live.state.clone()))

@@ -47,6 +47,20 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
 }
 
 #[test]
+fn repeating_the_command_of_a_finished_run_keeps_its_tables() {
+    for end in ["--epochs 1.5", "--epochs 2", "--epochs 2 --max-steps 8"] {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("run");
+        let flags = format!("{} {end} --mode single --batch-size 16", SMALL.replace("--epochs 2", ""));
+        let flags = format!("--device cpu --progress plain {flags} --resume --run-dir {}", path.display());
+        train(&flags).succeeded();
+        let (finished, digest) = (tables(&reopened(&path)), reopened(&path).digest());
+        train(&flags).succeeded();
+        assert_eq!((tables(&reopened(&path)), reopened(&path).digest()), (finished, digest), "{end}");
+    }
+}
+
+#[test]
 fn a_different_world_size_resumes_with_the_same_samples() {
     let flags = "--dropout 0 --scale-lr none --sync-bn";
     let whole = checkpointed(&format!("{flags} --nproc-per-node 2 --batch-size 8"));
