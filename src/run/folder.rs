@@ -9,10 +9,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File, TryLockError},
     io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::Duration,
 };
 use time::{OffsetDateTime, macros::format_description};
 
@@ -34,12 +36,14 @@ pub fn recorded<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text).context("its config.json is not of a run of this program")
 }
 
-/// The folder of one run. Only rank 0 has one.
+/// The folder of one run, locked against other trainings. Only rank 0 has one.
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     path: PathBuf,
     /// Whether this run created the folder.
     created: bool,
+    /// Holds the lock.
+    _lock: Option<Arc<File>>,
 }
 
 /// Files of a run to which callbacks may add, available on rank 0.
@@ -86,25 +90,30 @@ impl RunFolder {
     /// A number is appended if another run has started in the same second.
     ///
     /// # Errors
-    /// If the folder already contains a run or cannot be created.
+    /// If the folder already contains a run, another training writes to it, or it cannot be created.
     pub fn create(path: Option<PathBuf>) -> Result<Self> {
         let Some(path) = path else { return Self::fresh(Path::new("runs"), &timestamp()?) };
-        let folder = Self { created: !path.exists(), path };
-        let path = folder.path.display();
+        let (created, shown) = (!path.exists(), path.display());
+        fs::create_dir_all(&path).with_context(|| format!("cannot create --run-dir {shown}"))?;
+        let folder = Self::locked(path, created)?;
         if folder.holds_run() {
+            let path = folder.path.display();
             bail!("--run-dir {path} already contains a run; name another folder, remove it, or add --resume");
         }
-        fs::create_dir_all(&folder.path).with_context(|| format!("cannot create --run-dir {path}"))?;
         Ok(folder)
     }
 
     /// Opens the folder of a resumed run and creates it if necessary.
     ///
     /// # Errors
-    /// If the folder cannot be created.
+    /// If the folder cannot be created, or another training writes to it.
     pub fn reopen(path: PathBuf) -> Result<Self> {
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self { path, created: false })
+        Self::locked(path, false)
+    }
+
+    fn locked(path: PathBuf, created: bool) -> Result<Self> {
+        Ok(Self { _lock: lock(&path)?.map(Arc::new), path, created })
     }
 
     /// Creates a new folder in `parent`.
@@ -125,7 +134,7 @@ impl RunFolder {
                 }
             }
         }
-        Ok(Self { path, created: true })
+        Self::locked(path, true)
     }
 
     /// Path of the folder.
@@ -160,6 +169,23 @@ impl RunFolder {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+/// Locks a run folder until the file is dropped, if it exists and its file system supports locks.
+///
+/// # Errors
+/// If another training has locked the folder for two seconds.
+pub(super) fn lock(path: &Path) -> Result<Option<File>> {
+    let Ok(folder) = File::open(path) else { return Ok(None) };
+    // The ranks of a killed launcher may end a moment later.
+    for _ in 0..20 {
+        match folder.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(100)),
+            locked => return Ok(locked.is_ok().then_some(folder)),
+        }
+    }
+    let path = path.display();
+    bail!("another training is writing to {path}; wait for its end, or choose another --run-dir")
 }
 
 /// Returns the current UTC time as a sortable file name.

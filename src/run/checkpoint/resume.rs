@@ -1,6 +1,6 @@
 //! `--resume`: selection of the checkpoint to resume from.
 
-use super::{CheckpointError, CheckpointStore, Manifest};
+use super::{super::folder::lock, CheckpointError, CheckpointStore, Manifest};
 use crate::{config::Config, process::console::Console};
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::{Position, Snapshot};
@@ -133,8 +133,10 @@ impl ResumePoint {
     /// Selects the newest intact checkpoint of a run.
     ///
     /// # Errors
-    /// If the run has checkpoints, but none is intact, or a newer version has written one.
+    /// If the run has checkpoints, but none is intact, a newer version has written one, or another training writes to the
+    /// run's folder.
     pub fn newest(run: &Path, console: Console) -> Result<Self> {
+        let _lock = lock(run)?;
         let mut errors = Vec::new();
         for (_, path) in CheckpointStore::in_run(run).list()? {
             match Self::open(run, &path) {
@@ -161,6 +163,7 @@ impl ResumePoint {
         let Some(run) = path.parent().and_then(Path::parent) else {
             bail!("--resume {}: a checkpoint must be in a run's folder", path.display());
         };
+        let _lock = lock(run)?;
         Self::open(run, &path).or_else(|error| {
             let others = CheckpointStore::in_run(run).list().unwrap_or_default();
             let good = others.into_iter().find(|(_, other)| *other != path && Self::open(run, other).is_ok());

@@ -1,7 +1,7 @@
 //! Graceful shutdown by Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2: all ranks finish the step, write a checkpoint and exit.
 
 use super::SMALL;
-use crate::common::{Run, command, finish, mnist, processes_with, trained};
+use crate::common::{Run, command, finish, mnist, processes_with, train, trained};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -135,4 +135,22 @@ fn a_second_signal_ends_a_run_at_once() {
         assert!(second.elapsed() < Duration::from_secs(25), "took {:?}", second.elapsed());
         gone(name);
     }
+}
+
+#[test]
+fn a_second_training_in_the_folder_of_a_running_one_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path().join("run");
+    let flags = format!("{} --mode single --batch-size 16", endless());
+    let first = started("second-training", &flags, &path);
+    let path = path.display().to_string();
+    for second in
+        [format!("--run-dir {path}"), format!("--run-dir {path} --resume"), format!("--resume {path}")]
+    {
+        let second = train(&format!("--device cpu --progress plain {flags} {second}"));
+        second.failed_with(&["another training is writing to", &path]);
+    }
+    signal(first.id(), libc::SIGTERM);
+    assert_eq!(finish(first).code, Some(143));
+    train(&format!("--device cpu --progress plain {flags} --max-steps 1 --resume {path}")).succeeded();
 }
