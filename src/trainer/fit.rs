@@ -201,6 +201,8 @@ impl<M: StepModel> Trainer<'_, M> {
         let (epochs, test) = history.take();
         let is_complete = stop.signal().is_none();
         let trained = Trained { model: result.model, epochs, test, is_complete };
+        // Lines that are printed while the dashboard has the screen are lost.
+        drop(result.renderer);
         if let Some(signal) = stop.signal() {
             context.set_stop_signal(signal);
             output.map_or(Ok(()), |output| output.finish_stopped(signal))?;

@@ -1,11 +1,12 @@
 //! Training runs of the real program: run folders, world sizes, learning-rate warm-up, and PyTorch's losses.
 
 use crate::common::{
-    Outcome, assert_close,
+    Outcome, assert_close, command, mnist,
     reference::{Reference, uniform},
     train, trained,
 };
 use rand_mt::Mt;
+use std::{fs::File, io::Read, os::fd::FromRawFd, ptr::null_mut};
 
 /// A small run on images of MNIST, fast enough to repeat.
 const SMALL: &str = "--dataset subset --train-limit 480 --eval-limit 101 --max-steps 12";
@@ -220,4 +221,34 @@ fn synchronised_batch_norm_follows_one_trajectory_with_uneven_batches() {
             assert_close(&format!("test loss at {world} ranks"), &ours, &theirs, 1e-4);
         }
     }
+}
+
+/// A file for each end of a new terminal: that of the user, and that of a program.
+fn terminal() -> [File; 2] {
+    let (mut ends, mut size) =
+        ([-1; 2], libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 });
+    let [user, program] = &mut ends;
+    // SAFETY: all pointers are valid or null, and the descriptors are new.
+    unsafe {
+        assert_eq!(libc::openpty(user, program, null_mut(), null_mut(), &raw mut size), 0);
+        ends.map(|end| File::from_raw_fd(end))
+    }
+}
+
+#[test]
+fn results_are_printed_after_the_dashboard_has_closed() {
+    let ([mut user, program], folder) = (terminal(), tempfile::tempdir().expect("temporary folder"));
+    let run = folder.path().join("run").display().to_string();
+    let flags = "--device cpu --mode single --dataset subset --train-limit 64 --eval-limit 20 --progress tui";
+    let args: Vec<&str> = flags.split(' ').chain(["--run-dir", &run]).collect();
+    let end = || program.try_clone().expect("a descriptor");
+    let child = command(&mnist(), &args).stdin(end()).stdout(end()).stderr(end()).spawn();
+    drop(program);
+    let mut text = Vec::new();
+    // Linux reports the end of a terminal as an error.
+    let _ = user.read_to_end(&mut text);
+    assert!(child.expect("built").wait().expect("an exit").success());
+    let text = String::from_utf8_lossy(&text);
+    let (_, left) = text.rsplit_once("\x1b[?1049l").expect("the dashboard's screen closes");
+    assert!(left.contains("test accuracy") && left.contains("run folder"), "{left:?}");
 }
