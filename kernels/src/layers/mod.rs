@@ -32,7 +32,7 @@ pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use layer_norm::{group_norm, layer_norm, rms_norm};
 pub use linear::linear;
 pub use pool::{adaptive_avg_pool, avg_pool, max_pool, relu_max_pool, relu_max_pool_windows};
-pub use recurrent::{gru, lstm};
+pub use recurrent::{bi_lstm, gru, lstm};
 
 #[cfg(test)]
 mod transformer_tests;

@@ -5,7 +5,7 @@ use super::operation::{self, Operation, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::recurrent::{Recurrent, Sizes};
 use crate::{gru, lstm};
-use burn::nn::{GateController, Gru, Lstm, LstmState, activation::Activation};
+use burn::nn::{BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
 use burn::tensor::Tensor;
 
 /// Computes `layer.forward(x, state)`.
@@ -39,6 +39,20 @@ pub fn lstm(layer: &Lstm, x: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<
     let hidden = if time == 0 { first } else { output.clone().narrow(1, last, 1).squeeze_dim(1) };
     let output = if layer.batch_first { output } else { output.swap_dims(0, 1) };
     (output, LstmState::new(cell, hidden))
+}
+
+/// Computes `layer.forward(x, state)`, with [`lstm`] in each direction.
+pub fn bi_lstm(layer: &BiLstm, x: Tensor<3>, state: Option<LstmState<3>>) -> (Tensor<3>, LstmState<3>) {
+    let x = if layer.batch_first { x } else { x.swap_dims(0, 1) };
+    let reverse = Lstm { reverse: true, ..layer.reverse.clone() };
+    let [(forwards, first), (backwards, second)] = [(0, &layer.forward), (1, &reverse)].map(|(at, layer)| {
+        let of = |states: Tensor<3>| states.narrow(0, at, 1).squeeze_dim(0);
+        let state = state.clone().map(|LstmState { cell, hidden }| LstmState::new(of(cell), of(hidden)));
+        lstm(layer, x.clone(), state)
+    });
+    let output = Tensor::cat(vec![forwards, backwards], 2);
+    let output = if layer.batch_first { output } else { output.swap_dims(0, 1) };
+    (output, LstmState::stack(vec![first, second], 0))
 }
 
 /// Computes `layer.forward(x, state)`.

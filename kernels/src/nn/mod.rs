@@ -27,7 +27,7 @@ pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use layer_norm::{GroupNorm, GroupNormConfig, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
 pub use linear::{Linear, LinearConfig};
-pub use recurrent::{Gru, GruConfig, Lstm, LstmConfig};
+pub use recurrent::{BiLstm, BiLstmConfig, Gru, GruConfig, Lstm, LstmConfig};
 
 pub use crate::layers::{
     MixedPrecisionEmbedding as Embedding, MixedPrecisionEmbeddingConfig as EmbeddingConfig,

@@ -32,6 +32,31 @@ impl Lstm {
 }
 
 drop_in! {
+    /// LSTM in both directions (Graves and Schmidhuber 2005).
+    BiLstm: burn::nn::BiLstm;
+    BiLstmConfig: burn::nn::BiLstmConfig,
+    new(d_input: usize, d_hidden: usize, bias: bool),
+    with(
+        with_initializer: Initializer,
+        with_batch_first: bool,
+        with_clip: Option<f64>,
+        with_input_forget: bool,
+        with_gate_activation: ActivationConfig,
+        with_cell_activation: ActivationConfig,
+        with_hidden_activation: ActivationConfig
+    ),
+    init(device: &Device)
+}
+
+impl BiLstm {
+    /// Maps `[batch, time, d_input]`, or `[time, batch, d_input]` without `batch_first`, to the hidden states of both directions
+    /// side by side and the last states, `[2, batch, d_hidden]`; see [`layers::bi_lstm`].
+    pub fn forward(&self, input: Tensor<3>, state: Option<LstmState<3>>) -> (Tensor<3>, LstmState<3>) {
+        layers::bi_lstm(&self.0, input, state)
+    }
+}
+
+drop_in! {
     /// GRU (Cho et al. 2014, arXiv 1406.1078) in one direction.
     Gru: burn::nn::Gru;
     GruConfig: burn::nn::GruConfig,

@@ -79,6 +79,28 @@ fn lstms_with_other_settings_equal_those_of_burn() {
     }
 }
 
+#[test]
+fn lstms_in_both_directions_equal_those_of_burn() {
+    for (batch_first, clip) in [(true, None), (false, None), (true, Some(0.1))] {
+        let ours = BiLstmConfig::new(4, 6, true).with_batch_first(batch_first).with_clip(clip);
+        let burns = nn::BiLstmConfig::new(4, 6, true).with_batch_first(batch_first).with_clip(clip);
+        same_settings(&ours, &burns);
+        let both = (ours.init(&device()), burns.init(&device()));
+        for state in [None, Some(LstmState::new(random([2, 5, 6]), random([2, 5, 6])))] {
+            let whole = |(output, LstmState { cell, hidden }): (Tensor<3>, LstmState<3>)| {
+                Tensor::cat([output, cell, hidden * 2.0].map(|part| part.flatten::<1>(0, 2)).to_vec(), 0)
+            };
+            let x = random(if batch_first { [5, 3, 4] } else { [3, 5, 4] });
+            compare(
+                both.clone(),
+                x,
+                |m, x| whole(m.forward(x, state.clone())),
+                |m, x| whole(m.forward(x, state.clone())),
+            );
+        }
+    }
+}
+
 /// A pseudorandom mask, of which no row hides everything.
 fn mask<const D: usize>(shape: [usize; D]) -> Tensor<D, Bool> {
     random(shape).greater_elem(0.4)
@@ -139,6 +161,35 @@ fn encoders_equal_those_of_burn() {
             |m, x| m.forward(TransformerEncoderInput::new(x).mask_pad(pad.clone())),
             |m, x| m.forward(nn::transformer::TransformerEncoderInput::new(x).mask_pad(pad.clone())),
         );
+    }
+}
+
+#[test]
+fn decoders_equal_those_of_burn() {
+    for norm_first in [false, true] {
+        macro_rules! config {
+            ($($module:ident)::+) => {
+                $($module)::+::TransformerDecoderConfig::new(16, 40, 4, 2)
+                    .with_dropout(0.0)
+                    .with_norm_first(norm_first)
+                    .with_layer_norm_eps(1e-3)
+            };
+        }
+        let (ours, burns) = (config!(super::transformer), config!(nn::transformer));
+        same_settings(&ours, &burns);
+        let (memory, pad, memory_pad) = (random([3, 9, 16]), mask([3, 11]), mask([3, 9]));
+        let (attn, memory_attn) = (mask([3, 11, 11]), mask([3, 11, 9]));
+        macro_rules! forward {
+            ($($module:ident)::+) => {
+                |m, x: Tensor<3>| {
+                    let input = $($module)::+::TransformerDecoderInput::new(x, memory.clone());
+                    let input = input.target_mask_pad(pad.clone()).target_mask_attn(attn.clone());
+                    m.forward(input.memory_mask_pad(memory_pad.clone()).memory_mask_attn(memory_attn.clone()))
+                }
+            };
+        }
+        let both = (ours.init(&device()), burns.init(&device()));
+        compare(both, random([3, 11, 16]), forward!(super::transformer), forward!(nn::transformer));
     }
 }
 
