@@ -36,6 +36,7 @@ pub mod host_tensor;
 pub mod layer_norm;
 #[cfg(feature = "burn")]
 pub mod layers;
+pub mod leaky_relu;
 pub mod linear;
 pub mod lstm;
 #[cfg(feature = "burn")]
@@ -49,6 +50,7 @@ mod product;
 pub mod random;
 pub mod recurrent;
 pub mod relu;
+pub mod saturating;
 pub mod sgd;
 pub mod silu;
 mod simd;

@@ -6,7 +6,7 @@ use crate::group_norm;
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::layer_norm::LayerNorm;
 use burn::backend::TensorMetadata;
-use burn::nn::{GroupNorm, RmsNorm};
+use burn::nn::{GroupNorm, InstanceNorm, RmsNorm};
 use burn::tensor::{DType, Tensor, assert_shape};
 
 /// Normalises `x` over its last dimension, as `burn::tensor::module::layer_norm`.
@@ -69,6 +69,12 @@ pub fn group_norm<const D: usize>(layer: &GroupNorm, x: Tensor<D>) -> Tensor<D> 
     };
     let operator = Operator { over, epsilon: layer.epsilon as f32 };
     operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
+}
+
+/// Computes `layer.forward(x)`, as [`group_norm`] with a group for each channel.
+pub fn instance_norm<const D: usize>(layer: &InstanceNorm, x: Tensor<D>) -> Tensor<D> {
+    let InstanceNorm { gamma, beta, num_channels, epsilon, affine } = layer.clone();
+    group_norm(&GroupNorm { gamma, beta, num_groups: num_channels, num_channels, epsilon, affine }, x)
 }
 
 /// Inputs: `x`, gamma and beta.

@@ -23,13 +23,13 @@ pub(crate) mod padding;
 mod pool;
 mod recurrent;
 
-pub use activation::{gelu, relu, silu};
+pub use activation::{gelu, leaky_relu, prelu, relu, sigmoid, silu, swiglu, tanh};
 pub use attention::{AttentionMask, attention, causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv1d};
 pub use cross_entropy::{cross_entropy, cross_entropy_totals};
 pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
-pub use layer_norm::{group_norm, layer_norm, rms_norm};
+pub use layer_norm::{group_norm, instance_norm, layer_norm, rms_norm};
 pub use linear::linear;
 pub use pool::{adaptive_avg_pool, avg_pool, max_pool, relu_max_pool, relu_max_pool_windows};
 pub use recurrent::{bi_lstm, gru, lstm};

@@ -1,4 +1,4 @@
-//! Layer, RMS and group normalisation.
+//! Layer, RMS, group and instance normalisation.
 
 use super::drop_in::drop_in;
 use crate::layers;
@@ -54,4 +54,15 @@ drop_in! {
     init(device: &Device),
     /// Normalises `[batch, num_channels, …]`; see [`layers::group_norm`].
     forward<D>(Tensor<D>) -> Tensor<D> = layers::group_norm
+}
+
+drop_in! {
+    /// Instance normalisation (Ulyanov et al. 2016, arXiv 1607.08022).
+    InstanceNorm: burn::nn::InstanceNorm;
+    InstanceNormConfig: burn::nn::InstanceNormConfig,
+    new(num_channels: usize),
+    with(with_epsilon: f64, with_affine: bool),
+    init(device: &Device),
+    /// Normalises each channel of `[batch, num_channels, …]`; see [`layers::instance_norm`].
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::instance_norm
 }

@@ -22,10 +22,15 @@ mod sequence_tests;
 mod tests;
 pub mod transformer;
 
-pub use activations::{Gelu, Relu, Silu};
+pub use activations::{
+    Gelu, LeakyRelu, LeakyReluConfig, PRelu, PReluConfig, Relu, Sigmoid, Silu, SwiGlu, SwiGluConfig, Tanh,
+};
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
-pub use layer_norm::{GroupNorm, GroupNormConfig, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
+pub use layer_norm::{
+    GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, LayerNorm, LayerNormConfig, RmsNorm,
+    RmsNormConfig,
+};
 pub use linear::{Linear, LinearConfig};
 pub use recurrent::{BiLstm, BiLstmConfig, Gru, GruConfig, Lstm, LstmConfig};
 

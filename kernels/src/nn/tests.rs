@@ -178,6 +178,8 @@ fn normalisation_equals_that_of_burn() {
     compare!(GroupNormConfig, new(2, 4).with_affine(false), random([5, 4, 9]));
 }
 
+    compare!(InstanceNormConfig, new(12).with_epsilon(1e-3), random([5, 12, 30, 10]));
+    compare!(InstanceNormConfig, new(4).with_affine(false), random([5, 4, 9]));
 #[test]
 fn activation_functions_equal_those_of_burn() {
     let x = || random([9, 1000]) * 3.0;
@@ -186,6 +188,13 @@ fn activation_functions_equal_those_of_burn() {
     compare((Silu::new(), Silu::new()), x(), |m, x| m.forward(x), |_, x| burn::tensor::activation::silu(x));
 }
 
+    compare((Sigmoid::new(), burn::nn::Sigmoid::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    compare((Tanh::new(), burn::nn::Tanh::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    compare!(LeakyReluConfig, new().with_negative_slope(0.2); init(), x());
+    compare!(PReluConfig, new(), random([5, 70, 300]));
+    compare!(PReluConfig, new().with_num_parameters(70).with_alpha(0.1), random([5, 70, 300]));
+    compare!(PReluConfig, new().with_num_parameters(6), random([300, 6]));
+    compare!(SwiGluConfig, new(20, 33).with_bias(true), random([3, 7, 20]));
 #[test]
 fn activation_functions_propagate_nan_and_infinities() {
     let x = Tensor::<1>::from_floats([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -100.0], &device());
