@@ -139,8 +139,10 @@ fn transposed_convolutions_equal_those_of_burn() {
     compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_dilation([2, 1]), x());
     compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_stride([2, 2]).with_padding([1, 1]).with_padding_out([1, 1]), x());
     compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_stride([3, 2]).with_padding_out([2, 0]), x());
-    // Burn's operation, because the gradient is not a convolution of the kernels.
     compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_groups(2), x());
+    compare!(ConvTranspose2dConfig of conv, new([6, 6], [3, 3]).with_groups(3).with_stride([2, 2]).with_bias(false), x());
+    // Burn's operation: one output channel for each group, and a gradient that is not a convolution of the kernels.
+    compare!(ConvTranspose2dConfig of conv, new([6, 6], [3, 3]).with_groups(6), x());
     compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_stride([2, 2]).with_dilation([2, 2]), x());
 }
 
@@ -176,18 +178,16 @@ fn normalisation_equals_that_of_burn() {
     compare!(RmsNormConfig, new(33).with_epsilon(1e-3), random([2, 70, 33]));
     compare!(GroupNormConfig, new(3, 12), random([5, 12, 700]));
     compare!(GroupNormConfig, new(2, 4).with_affine(false), random([5, 4, 9]));
-}
-
     compare!(InstanceNormConfig, new(12).with_epsilon(1e-3), random([5, 12, 30, 10]));
     compare!(InstanceNormConfig, new(4).with_affine(false), random([5, 4, 9]));
+}
+
 #[test]
 fn activation_functions_equal_those_of_burn() {
     let x = || random([9, 1000]) * 3.0;
     compare((Relu::new(), burn::nn::Relu::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Gelu::new(), burn::nn::Gelu::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Silu::new(), Silu::new()), x(), |m, x| m.forward(x), |_, x| burn::tensor::activation::silu(x));
-}
-
     compare((Sigmoid::new(), burn::nn::Sigmoid::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Tanh::new(), burn::nn::Tanh::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare!(LeakyReluConfig, new().with_negative_slope(0.2); init(), x());
@@ -195,6 +195,8 @@ fn activation_functions_equal_those_of_burn() {
     compare!(PReluConfig, new().with_num_parameters(70).with_alpha(0.1), random([5, 70, 300]));
     compare!(PReluConfig, new().with_num_parameters(6), random([300, 6]));
     compare!(SwiGluConfig, new(20, 33).with_bias(true), random([3, 7, 20]));
+}
+
 #[test]
 fn activation_functions_propagate_nan_and_infinities() {
     let x = Tensor::<1>::from_floats([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -100.0], &device());

@@ -1,5 +1,6 @@
 //! Convolution, optionally with ReLU and max-pooling, and transposed convolution.
 
+mod grouped;
 mod operation;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use burn::nn::{
     pool::MaxPool2d,
 };
 use burn::tensor::{DType, FloatDType, Tensor};
+use grouped::Grouped;
 use operation::{Convolution, Epilogue, Transposed};
 
 /// Computes `layer.forward(x)`.
@@ -92,11 +94,14 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 
 /// Computes `layer.forward(x)`.
 ///
-/// The kernel supports one group and an additional output padding smaller than the stride. 16-bit tensors as in [`conv`].
+/// The kernel supports an additional output padding smaller than the stride, and groups with more than one filter each.
+/// 16-bit tensors as in [`conv`].
 pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
-    match covered_transposed(layer, &x) {
-        Some(shape) => in_f32(Transposed(shape), x, layer.weight.val(), value(layer.bias.as_ref())),
-        None => layer.forward(x),
+    let Some(shape) = covered_transposed(layer, &x) else { return layer.forward(x) };
+    let (each, weight, bias) = (Transposed(shape), layer.weight.val(), value(layer.bias.as_ref()));
+    match layer.groups {
+        1 => in_f32(each, x, weight, bias),
+        groups => in_f32(Grouped { each, groups }, x, weight, bias),
     }
 }
 
@@ -177,15 +182,8 @@ impl Kernel {
             }
             Kernel::Depthwise(shape) => in_f32(shape, x, weight, bias),
             Kernel::Groups { shape, groups } => {
-                let convolution = Convolution { shape, epilogue: Epilogue::Nothing };
-                let [filters, inputs, ..] = shape.weights();
-                let group = |group: usize| {
-                    let x = x.clone().narrow(1, group * inputs, inputs);
-                    let weight = weight.clone().narrow(0, group * filters, filters);
-                    let bias = bias.clone().map(|bias| bias.narrow(0, group * filters, filters));
-                    in_f32(convolution, x, weight, bias)
-                };
-                Tensor::cat((0..groups).map(group).collect(), 1)
+                let each = Convolution { shape, epilogue: Epilogue::Nothing };
+                in_f32(Grouped { each, groups }, x, weight, bias)
             }
         }
     }
@@ -198,7 +196,7 @@ fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Kernel> {
     is_covered(x, &layer.weight).then(|| setting.kernel(x.dims(), layer.weight.dims())).flatten()
 }
 
-/// The shape of the convolution whose output has the shape of `x`, if the kernels support it.
+/// The shape of a group's convolution whose output has the shape of `x`, if the kernels support it.
 fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
     let ConvTranspose2d { stride, dilation, groups, padding: [top, left], padding_out, .. } = *layer;
     let ([batch, channels, height, width], weights @ [inputs, filters, rows, columns]) =
@@ -211,12 +209,14 @@ fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
         let whole = length.checked_sub(1)?.checked_mul(stride[axis])?.checked_add(reach + 1)?;
         whole.checked_add(padding_out[axis])?.checked_sub(2 * padding)
     };
-    let images = [batch, filters, length(0, height, rows, top)?, length(1, width, columns, left)?];
+    let images = [batch, filters * groups, length(0, height, rows, top)?, length(1, width, columns, left)?];
     let padding = PaddingConfig2d::Explicit(top, left, top, left);
     let setting = Setting { stride, dilation, groups, padding: &padding };
     match setting.kernel(images, weights)? {
-        Kernel::Whole(shape) if shape.outputs() == x.dims() => Some(shape),
-        _ => None,
+        Kernel::Whole(shape) | Kernel::Groups { shape, .. } => {
+            (shape.outputs()[2..] == [height, width]).then_some(shape)
+        }
+        Kernel::Depthwise(_) => None,
     }
 }
 
