@@ -3,7 +3,7 @@
 //! With stride 1 and equal padding on both sides, no patch matrix (im2col) is built. A tap of one channel reads 48
 //! consecutive output positions as three vectors, because the rows of an image follow each other in memory. Positions at
 //! which the kernel exceeds the row are computed and discarded: 8 % of a 26 × 26 image. 3 × 3 kernels with many channels use
-//! the algorithm in `winograd`. Other convolutions use `patches`.
+//! the algorithm in `winograd`. Other convolutions, and small images with many channels, use `patches`.
 //!
 //! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
@@ -33,7 +33,7 @@ const ONE_VECTOR: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     geometry: Geometry,
-    /// Whether it has stride 1 and equal padding on both sides.
+    /// Whether the kernels for stride 1 and equal padding on both sides compute it.
     pub(crate) plain: bool,
 }
 
@@ -50,7 +50,7 @@ impl Shape {
         dilation: [usize; 2],
     ) -> Option<Self> {
         let geometry = Geometry::new(images, weights, padding, stride, dilation)?;
-        let plain = geometry.is_plain(padding.map(|[_, after]| after));
+        let plain = geometry.is_plain(padding.map(|[_, after]| after)) && !patches::are_faster(&geometry);
         patches::fit(&geometry).then_some(Self { geometry, plain })
     }
 

@@ -29,6 +29,13 @@ pub fn fit(geometry: &Geometry) -> bool {
     values(&[geometry.taps(), geometry.output[1].max(POSITIONS)]).is_some()
 }
 
+/// Whether this algorithm is faster for a convolution that the kernels for stride 1 support as well.
+///
+/// It is for small images with many channels: those kernels compute whole vectors of positions of one image.
+pub fn are_faster(geometry: &Geometry) -> bool {
+    8 * geometry.output_plane() <= geometry.channels.min(geometry.filters)
+}
+
 /// The output; `bias` is empty for none.
 ///
 /// # Panics

@@ -132,6 +132,9 @@ fn convolutions_by_every_algorithm_equal_those_of_burn() {
         ([1, 32, 9, 45], 16, [3, 3], [2, 0], [1, 1]),
         ([1, 33, 8, 45], 16, [3, 3], [2, 1], [1, 1]),
         ([1, 32, 1, 1], 16, [3, 3], [2, 2], [1, 1]),
+        // Patches: small images with many channels.
+        ([5, 75, 3, 3], 72, [3, 3], [1, 1], [1, 1]),
+        ([40, 9, 1, 1], 8, [1, 1], [0, 0], [1, 1]),
     ] {
         let padding = padding.map(|zeros| [zeros; 2]);
         let case = Case { image, filters, kernel, padding, dilation, ..PLAIN };
