@@ -31,7 +31,10 @@ pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use layer_norm::{group_norm, instance_norm, layer_norm, rms_norm};
 pub use linear::linear;
-pub use pool::{adaptive_avg_pool, avg_pool, max_pool, relu_max_pool, relu_max_pool_windows};
+pub use pool::{
+    adaptive_avg_pool, adaptive_avg_pool1d, avg_pool, avg_pool1d, max_pool, max_pool1d, relu_max_pool,
+    relu_max_pool_windows,
+};
 pub use recurrent::{bi_lstm, gru, lstm};
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Padding of convolutions and pooling.
 
-use burn::nn::PaddingConfig2d;
+use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 
 /// Padding before and after the rows and the columns of images of `size`, as in Burn.
 pub fn padding(
@@ -20,4 +20,13 @@ pub fn padding(
             [all / 2, all - all / 2]
         }
     })
+}
+
+/// Padding of the columns of images with one row.
+pub fn of_one_row(setting: &PaddingConfig1d) -> PaddingConfig2d {
+    match *setting {
+        PaddingConfig1d::Valid => PaddingConfig2d::Valid,
+        PaddingConfig1d::Same => PaddingConfig2d::Same,
+        PaddingConfig1d::Explicit(left, right) => PaddingConfig2d::Explicit(0, left, 0, right),
+    }
 }

@@ -1,13 +1,13 @@
 //! Max-pooling, optionally with ReLU, and average pooling.
 
 use super::operation::{self, Operation};
-use super::padding::padding;
+use super::padding::{of_one_row, padding};
 use super::relu;
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::pool::{self, Spans, Windows};
 use burn::nn::{
     PaddingConfig2d,
-    pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d},
+    pool::{AdaptiveAvgPool1d, AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d},
 };
 use burn::tensor::Tensor;
 use std::sync::Arc;
@@ -58,6 +58,36 @@ pub fn adaptive_avg_pool(layer: &AdaptiveAvgPool2d, x: Tensor<4>) -> Tensor<4> {
         Some(spans) => operation::run(Pooling::Mean(spans), [x.into_dispatch()]),
         None => layer.forward(x),
     }
+}
+
+/// Computes `layer.forward(x)` as pooling of images with one row; see [`max_pool`].
+pub fn max_pool1d(layer: &MaxPool1d, x: Tensor<3>) -> Tensor<3> {
+    let layer = MaxPool2d {
+        stride: [1, layer.stride],
+        kernel_size: [1, layer.kernel_size],
+        padding: of_one_row(&layer.padding),
+        dilation: [1, layer.dilation],
+        ceil_mode: layer.ceil_mode,
+    };
+    max_pool(&layer, x.unsqueeze_dim(2)).squeeze_dim(2)
+}
+
+/// Computes `layer.forward(x)` as pooling of images with one row; see [`avg_pool`].
+pub fn avg_pool1d(layer: &AvgPool1d, x: Tensor<3>) -> Tensor<3> {
+    let layer = AvgPool2d {
+        stride: [1, layer.stride],
+        kernel_size: [1, layer.kernel_size],
+        padding: of_one_row(&layer.padding),
+        count_include_pad: layer.count_include_pad,
+        ceil_mode: layer.ceil_mode,
+    };
+    avg_pool(&layer, x.unsqueeze_dim(2)).squeeze_dim(2)
+}
+
+/// Computes `layer.forward(x)` as pooling of images with one row.
+pub fn adaptive_avg_pool1d(layer: &AdaptiveAvgPool1d, x: Tensor<3>) -> Tensor<3> {
+    let layer = AdaptiveAvgPool2d { output_size: [1, layer.output_size] };
+    adaptive_avg_pool(&layer, x.unsqueeze_dim(2)).squeeze_dim(2)
 }
 
 /// The windows of a layer without dilation; `None` where Burn's operations are used.

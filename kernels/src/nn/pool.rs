@@ -2,8 +2,8 @@
 
 use super::drop_in::drop_in;
 use crate::layers;
-use burn::nn::PaddingConfig2d;
 pub use burn::nn::pool::*;
+use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::Tensor;
 
 drop_in! {
@@ -42,4 +42,37 @@ drop_in! {
     init(),
     /// Maps `[batch, channels, height, width]` to `output_size` means per channel; see [`layers::adaptive_avg_pool`].
     forward(Tensor<4>) -> Tensor<4> = layers::adaptive_avg_pool
+}
+
+drop_in! {
+    /// One-dimensional max-pooling.
+    MaxPool1d: burn::nn::pool::MaxPool1d;
+    MaxPool1dConfig: burn::nn::pool::MaxPool1dConfig,
+    new(kernel_size: usize),
+    with(with_stride: usize, with_padding: PaddingConfig1d, with_dilation: usize, with_ceil_mode: bool),
+    init(),
+    /// Maps `[batch, channels, length]` to the largest value of each window; see [`layers::max_pool1d`].
+    forward(Tensor<3>) -> Tensor<3> = layers::max_pool1d
+}
+
+drop_in! {
+    /// One-dimensional average pooling.
+    AvgPool1d: burn::nn::pool::AvgPool1d;
+    AvgPool1dConfig: burn::nn::pool::AvgPool1dConfig,
+    new(kernel_size: usize),
+    with(with_stride: usize, with_padding: PaddingConfig1d, with_count_include_pad: bool, with_ceil_mode: bool),
+    init(),
+    /// Maps `[batch, channels, length]` to the mean of each window; see [`layers::avg_pool1d`].
+    forward(Tensor<3>) -> Tensor<3> = layers::avg_pool1d
+}
+
+drop_in! {
+    /// One-dimensional average pooling to a given output size.
+    AdaptiveAvgPool1d: burn::nn::pool::AdaptiveAvgPool1d;
+    AdaptiveAvgPool1dConfig: burn::nn::pool::AdaptiveAvgPool1dConfig,
+    new(output_size: usize),
+    with(),
+    init(),
+    /// Maps `[batch, channels, length]` to `output_size` means per channel; see [`layers::adaptive_avg_pool1d`].
+    forward(Tensor<3>) -> Tensor<3> = layers::adaptive_avg_pool1d
 }

@@ -160,6 +160,13 @@ fn pooling_equals_that_of_burn() {
     compare!(AvgPool2dConfig of pool, new([3, 3]).with_strides([2, 2]).with_ceil_mode(true); init(), x([2, 3, 9, 8]));
     compare!(AdaptiveAvgPool2dConfig of pool, new([1, 1]); init(), x([3, 50, 7, 7]));
     compare!(AdaptiveAvgPool2dConfig of pool, new([4, 7]); init(), x([3, 5, 13, 5]));
+    let (x, padding) = (|| random([3, 5, 31]) - 1.0, || PaddingConfig1d::Explicit(1, 1));
+    compare!(MaxPool1dConfig of pool, new(4).with_stride(4); init(), x());
+    compare!(MaxPool1dConfig of pool, new(3).with_stride(2).with_padding(padding()); init(), x());
+    compare!(MaxPool1dConfig of pool, new(3).with_dilation(2).with_ceil_mode(true); init(), x());
+    compare!(AvgPool1dConfig of pool, new(3).with_stride(2).with_padding(padding()); init(), x());
+    compare!(AvgPool1dConfig of pool, new(3).with_padding(padding()).with_count_include_pad(false); init(), x());
+    compare!(AdaptiveAvgPool1dConfig of pool, new(4); init(), x());
 }
 
 #[test]

@@ -7,14 +7,14 @@ mod tests;
 
 use super::linear::no_bias;
 use super::operation as operations;
-use super::padding::padding;
+use super::padding::{of_one_row, padding};
 use super::pool::{relu_max_pool, side_by_side};
 use super::relu;
 use crate::conv::{Depthwise, Shape};
 use crate::host_tensor::is_flex;
 use burn::module::Param;
 use burn::nn::{
-    PaddingConfig1d, PaddingConfig2d,
+    PaddingConfig2d,
     conv::{Conv1d, Conv2d, ConvTranspose2d},
     pool::MaxPool2d,
 };
@@ -70,11 +70,7 @@ pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Ten
 
 /// Computes `layer.forward(x)`, as a convolution of images with one row; see [`conv`].
 pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
-    let padding = match layer.padding {
-        PaddingConfig1d::Valid => PaddingConfig2d::Valid,
-        PaddingConfig1d::Same => PaddingConfig2d::Same,
-        PaddingConfig1d::Explicit(left, right) => PaddingConfig2d::Explicit(0, left, 0, right),
-    };
+    let padding = of_one_row(&layer.padding);
     let setting = Setting {
         stride: [1, layer.stride],
         dilation: [1, layer.dilation],
