@@ -71,7 +71,7 @@ pub fn group_norm<const D: usize>(layer: &GroupNorm, x: Tensor<D>) -> Tensor<D> 
     operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
 }
 
-/// Computes `layer.forward(x)`, as [`group_norm`] with a group for each channel.
+/// Computes `layer.forward(x)`, as [`group_norm()`] with a group for each channel.
 pub fn instance_norm<const D: usize>(layer: &InstanceNorm, x: Tensor<D>) -> Tensor<D> {
     let InstanceNorm { gamma, beta, num_channels, epsilon, affine } = layer.clone();
     group_norm(&GroupNorm { gamma, beta, num_groups: num_channels, num_channels, epsilon, affine }, x)

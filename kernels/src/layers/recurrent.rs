@@ -41,7 +41,7 @@ pub fn lstm(layer: &Lstm, x: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<
     (output, LstmState::new(cell, hidden))
 }
 
-/// Computes `layer.forward(x, state)`, with [`lstm`] in each direction.
+/// Computes `layer.forward(x, state)`, with [`lstm()`] in each direction.
 pub fn bi_lstm(layer: &BiLstm, x: Tensor<3>, state: Option<LstmState<3>>) -> (Tensor<3>, LstmState<3>) {
     let x = if layer.batch_first { x } else { x.swap_dims(0, 1) };
     let reverse = Lstm { reverse: true, ..layer.reverse.clone() };
