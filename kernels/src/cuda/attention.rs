@@ -3,14 +3,14 @@
 use super::{
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
     many::buffers,
-    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product},
+    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product, recorded},
 };
 use burn::backend::{
     Autodiff, Cube,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
         grads::Gradients,
-        ops::{Backward, Ops, OpsKind},
+        ops::{Backward, Ops},
     },
     tensor::FloatTensor,
 };
@@ -235,11 +235,7 @@ pub(crate) fn causal_attention(
     let rows = rows.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
     let step = Step.prepare::<NoCheckpointing>([rows.node()]).compute_bound().stateful();
     let (context, saved) = forward(rows.into_primitive(), sizes)?;
-    let context = match step {
-        OpsKind::Tracked(prep) => prep.finish((sizes, saved), context),
-        OpsKind::UnTracked(prep) => prep.finish(context),
-    };
-    Some(Tensor::from_primitive::<Autodiff<Cube>>(context))
+    Some(recorded(step, (sizes, saved), context))
 }
 
 /// The context; and queries (scaled), keys, values and weights.

@@ -6,15 +6,15 @@
 
 use super::{
     block::{THREADS, blocks, blocks_for, dim},
-    tensors::{all, elements, empty, on_cuda, product, strided_operation},
+    tensors::{all, elements, empty, on_cuda, product, recorded, strided_operation},
 };
 use crate::{conv, layers::padding::padding};
 use burn::backend::{
     Autodiff, Cube, ExecutionError, TensorMetadata,
     autodiff::{
-        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+        checkpoint::base::Checkpointer,
         grads::Gradients,
-        ops::{Backward, Ops, OpsKind},
+        ops::{Backward, Ops},
     },
     ops::{ConvOptions, ModuleOps},
     tensor::FloatTensor,
@@ -217,24 +217,12 @@ pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     let (weight, bias) = (weight.into_primitive(), bias.map(|bias| bias.into_primitive()));
     let output = Cube::conv2d(x.clone(), weight.clone(), bias, geometry.options());
     let (step, saved) = (Step, Saved { geometry, x, weight });
-    let output = match bias_node {
+    Some(match bias_node {
         Some(bias) => {
-            finish(step.prepare([x_node, weight_node, bias]).compute_bound().stateful(), saved, output)
+            recorded(step.prepare([x_node, weight_node, bias]).compute_bound().stateful(), saved, output)
         }
-        None => finish(step.prepare([x_node, weight_node]).compute_bound().stateful(), saved, output),
-    };
-    Some(Tensor::from_primitive::<Autodiff<Cube>>(output))
-}
-
-fn finish<const N: usize>(
-    kind: OpsKind<Step, Cube, Saved, NoCheckpointing, N>,
-    saved: Saved,
-    output: FloatTensor<Cube>,
-) -> FloatTensor<Autodiff<Cube>> {
-    match kind {
-        OpsKind::Tracked(prep) => prep.finish(saved, output),
-        OpsKind::UnTracked(prep) => prep.finish(output),
-    }
+        None => recorded(step.prepare([x_node, weight_node]).compute_bound().stateful(), saved, output),
+    })
 }
 
 /// What backward reads.

@@ -2,14 +2,14 @@
 
 use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{all, elements, empty, exact, on_cuda, strided_operation},
+    tensors::{all, elements, empty, exact, on_cuda, recorded, strided_operation},
 };
 use burn::backend::{
     Autodiff, Cube, TensorMetadata,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
         grads::Gradients,
-        ops::{Backward, Ops, OpsKind},
+        ops::{Backward, Ops},
     },
     tensor::{FloatTensor, IntTensor},
 };
@@ -142,11 +142,7 @@ pub(crate) fn cross_entropy(
     let logits = logits.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
     let step = Step.prepare::<NoCheckpointing>([logits.node()]).compute_bound().stateful();
     let (mean, totals, state) = losses(logits.into_primitive(), targets, smoothing)?;
-    let mean = match step {
-        OpsKind::Tracked(prep) => prep.finish(state, mean),
-        OpsKind::UnTracked(prep) => prep.finish(mean),
-    };
-    Some((Tensor::from_primitive::<Autodiff<Cube>>(mean), Tensor::from_primitive::<Cube>(totals)))
+    Some((recorded(step, state, mean), Tensor::from_primitive::<Cube>(totals)))
 }
 
 /// What backward reads.

@@ -2,14 +2,14 @@
 
 use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{elements, empty, empty_like, kernels, on_cuda},
+    tensors::{elements, empty, empty_like, kernels, on_cuda, recorded},
 };
 use burn::backend::{
     Autodiff, Cube, TensorMetadata,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
         grads::Gradients,
-        ops::{Backward, Ops, OpsKind},
+        ops::{Backward, Ops},
     },
     tensor::FloatTensor,
 };
@@ -154,11 +154,8 @@ pub(crate) fn layer_norm<const D: usize>(
     let inputs = [x, autodiff(gamma)?, autodiff(beta)?];
     let nodes = inputs.each_ref().map(|input| input.node());
     let (output, state) = forward(inputs.map(|input| input.into_primitive()), epsilon)?;
-    let output = match Step.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish(state, output),
-        OpsKind::UnTracked(prep) => prep.finish(output),
-    };
-    Some(Tensor::from_primitive::<Autodiff<Cube>>(output))
+    let step = Step.prepare::<NoCheckpointing>(nodes).compute_bound().stateful();
+    Some(recorded(step, state, output))
 }
 
 /// What backward reads.

@@ -1,11 +1,12 @@
 //! ReLU whose gradient is fused with the operations before it.
 
+use super::tensors::recorded;
 use burn::backend::{
     Autodiff, Cube,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
         grads::Gradients,
-        ops::{Backward, Ops, OpsKind},
+        ops::{Backward, Ops},
     },
     tensor::FloatTensor,
 };
@@ -20,11 +21,7 @@ pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
     let step = Step::<D>.prepare::<NoCheckpointing>([x.node()]).compute_bound().stateful();
     let output = burn::tensor::activation::relu(Tensor::<D>::from_primitive::<Cube>(x.into_primitive()));
     let output = output.try_into_primitive::<Cube>().ok()?;
-    let output = match step {
-        OpsKind::Tracked(prep) => prep.finish(output.clone(), output),
-        OpsKind::UnTracked(prep) => prep.finish(output),
-    };
-    Some(Tensor::from_primitive::<Autodiff<Cube>>(output))
+    Some(recorded(step, output.clone(), output))
 }
 
 #[derive(Debug)]

@@ -5,12 +5,16 @@
 //! them. To ask for a tensor's memory (`resolve_tensor_float`) is to wait for both threads.
 
 use burn::backend::{
-    Cube, ExecutionError, StreamId, TensorMetadata,
+    Autodiff, Cube, ExecutionError, StreamId, TensorMetadata,
+    autodiff::{
+        checkpoint::strategy::NoCheckpointing,
+        ops::{Backward, OpsKind},
+    },
     fusion::{self, NoOp, custom::OperationFn},
     ir::{CustomOpIr, HandleContainer, InitOperationIr, OperationIr, OperationOutput, TensorIr},
     tensor::FloatTensor,
 };
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::{
     CubeBackend, CubeDevice,
     fusion::CubeFusionHandle,
@@ -123,6 +127,18 @@ pub(super) fn part(handle: &Handle, from: usize, length: usize) -> Handle {
 
 pub(super) fn elements(tensor: &CubeTensor) -> usize {
     tensor.shape().num_elements()
+}
+
+/// The result of an operation with autodiff, whose backward pass reads `state`.
+pub(super) fn recorded<O: Backward<Cube, N>, const N: usize, const D: usize>(
+    operation: OpsKind<O, Cube, O::State, NoCheckpointing, N>,
+    state: O::State,
+    output: FloatTensor<Cube>,
+) -> Tensor<D> {
+    Tensor::from_primitive::<Autodiff<Cube>>(match operation {
+        OpsKind::Tracked(prep) => prep.finish(state, output),
+        OpsKind::UnTracked(prep) => prep.finish(output),
+    })
 }
 
 /// Makes a result of a kernel a tensor of Burn.
