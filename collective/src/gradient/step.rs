@@ -196,15 +196,17 @@ impl Step<'_> {
     ) -> Result<ReducedGradients> {
         // With overlap, a repetition may need them.
         let keep = self.reducer.overlap;
-        collect(reduction, grads, module, keep).inspect_err(|error| {
+        let reduced = collect(reduction, grads, module, keep).and_then(|()| {
+            // `Step` finishes a reduction once. Other threads do not wait for the sums.
+            let buckets = reduction.end().expect("a reduction in progress");
+            timed("wait for gradients", &mut self.reducer.waited, || buckets.finish(totals, flags))
+        });
+        reduced.inspect_err(|error| {
             // Ends the wait of the other ranks at once.
             if let Some(sender) = &self.reducer.sender {
                 sender.group.abort(error.to_string());
             }
-        })?;
-        // `Step` finishes a reduction once. Other threads do not wait for the sums.
-        let buckets = reduction.end().expect("a reduction in progress");
-        timed("wait for gradients", &mut self.reducer.waited, || buckets.finish(totals, flags))
+        })
     }
 
     /// In f16, returns no gradients if one of them is not finite. All ranks decide equally.

@@ -193,21 +193,16 @@ impl StepBuckets {
     /// # Errors
     /// The first error on this rank or in the group, or an error that a gradient is missing.
     pub fn finish(mut self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ReducedGradients> {
-        let group = self.sender.group.clone();
-        let finish = move || {
-            let (users, spoiled) = self.arrivals.end()?;
-            let message = [flags, &users].concat();
-            let (ranks, last) = (self.sender.group.world_size(), self.plan.buckets() - 1);
-            (self.started()..last).try_for_each(|index| self.launch(index, &[], None))?;
-            let (gradients, totals, sums) = match self.started {
-                Started::Host(_) => self.finish_on_host(totals, message)?,
-                Started::Device(_) => self.finish_on_device(totals, message)?,
-            };
-            let agreement = Agreement::new(sums, flags.len(), &users, spoiled, ranks);
-            Ok(ReducedGradients { gradients, totals, agreement })
+        let (users, spoiled) = self.arrivals.end()?;
+        let message = [flags, &users].concat();
+        let (ranks, last) = (self.sender.group.world_size(), self.plan.buckets() - 1);
+        (self.started()..last).try_for_each(|index| self.launch(index, &[], None))?;
+        let (gradients, totals, sums) = match self.started {
+            Started::Host(_) => self.finish_on_host(totals, message)?,
+            Started::Device(_) => self.finish_on_device(totals, message)?,
         };
-        // The other ranks wait for this one's buckets.
-        finish().inspect_err(|error: &Error| group.abort(error.to_string()))
+        let agreement = Agreement::new(sums, flags.len(), &users, spoiled, ranks);
+        Ok(ReducedGradients { gradients, totals, agreement })
     }
 
     fn finish_on_host(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<Finished> {
