@@ -46,7 +46,7 @@ fn the_average_is_evaluated_saved_and_resumed() {
     outcome.succeeded();
     assert_eq!(parts.column("epochs.csv", "test_loss"), losses, "the same bits");
     let (outcome, _) = forecaster(path, "parts", "--lr 0.01 --epochs 4 --resume");
-    outcome.failed_with(&["--ema 0.9, not null"]);
+    outcome.failed_with(&["--ema 0.9, not none"]);
     for mode in [
         "--mode single --batch-size 128 --lr 0.02",
         "--mode dp --device-ids cpu:0,cpu:1 --batch-size 128 --lr 0.02",

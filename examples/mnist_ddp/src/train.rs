@@ -130,7 +130,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .dataset(data.name, &data.source)
         .resolved_flag("dataset", data.name)
         .must_match_unrecorded("--dataset", data.name)
-        .data_digest("--data-dir (digest of the images)", data.digest())
+        .data_digest("--data-dir or --eval-limit (digest of the images)", data.digest())
         .must_match_fields(&args.network())
         .must_match_fields(&args.sgd)
         .must_match("nesterov", args.nesterov)

@@ -187,7 +187,12 @@ fn differences(kept: &Map<String, Value>, now: &Map<String, Value>) -> Vec<Strin
     let flags: BTreeSet<&String> = kept.keys().chain(now.keys()).collect();
     let value = |of: &Map<String, Value>, flag| of.get(flag).cloned().unwrap_or_default();
     let differ = flags.into_iter().map(|flag| (flag, value(kept, flag), value(now, flag)));
-    differ.filter(|(_, a, b)| a != b).map(|(flag, a, b)| format!("{flag} {a}, not {b}")).collect()
+    let describe = |(flag, a, b): (&String, Value, Value)| match (a, b) {
+        (Value::Null, b) => format!("no {flag}, not {b}"),
+        (a, Value::Null) => format!("{flag} {a}, not none"),
+        (a, b) => format!("{flag} {a}, not {b}"),
+    };
+    differ.filter(|(_, a, b)| a != b).map(describe).collect()
 }
 
 /// Whether `path` is a checkpoint by content, or by location if its manifest is missing.

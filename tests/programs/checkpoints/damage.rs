@@ -65,7 +65,7 @@ fn a_newer_or_mismatched_checkpoint_is_rejected() {
     let run = checkpointed(&own);
     for (flags, named) in [
         ("--seed 7", "--seed 42, not 7"),
-        ("--warmup-start-factor 0.5", "--warmup-start-factor null, not 0.5"),
+        ("--warmup-start-factor 0.5", "no --warmup-start-factor, not 0.5"),
         ("--batch-norm", "--batch-norm false, not true"),
         ("--momentum 0.5", "--momentum 0.9, not 0.5"),
         ("--train-limit 80", "training samples 90, not 80"),

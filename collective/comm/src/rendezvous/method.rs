@@ -1,7 +1,7 @@
 //! The init method: how the ranks of a job find each other.
 
 use crate::{Error, Result};
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, num::NonZeroU16, path::PathBuf, str::FromStr};
 
 /// Init method of a job as a URL.
 ///
@@ -40,7 +40,8 @@ impl FromStr for InitMethod {
                 if host.is_empty() {
                     return Err(invalid("the host is missing"));
                 }
-                port.parse::<u16>().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
+                port.parse::<NonZeroU16>()
+                    .map_err(|_| invalid("the port is not a number from 1 to 65535"))?;
                 Ok(InitMethod::Tcp(address.into()))
             }
             Some(("file", path)) if path.starts_with('/') => Ok(InitMethod::File(path.into())),
@@ -82,6 +83,7 @@ mod tests {
             ("tcp://x", "port is missing"),
             ("tcp://:1", "host is missing"),
             ("tcp://x:99999", "not a number"),
+            ("tcp://x:0", "not a number"),
             ("file://x", "absolute"),
         ] {
             let error = url.parse::<InitMethod>().unwrap_err().to_string();
