@@ -29,7 +29,8 @@ const BLOCKS: u32 = 4;
 const THREADS: u32 = 64;
 const ELEMENTS: usize = (BLOCKS * THREADS) as usize;
 
-/// Runs a small kernel on a GPU, once per process, and verifies its output.
+/// Runs a small kernel on a GPU, once per process, verifies its output, and prepares the GPU's queue of operations. Must be
+/// called before the GPU is used.
 ///
 /// # Errors
 /// If a step fails, with NVRTC's log or the driver's error, or an element is wrong. The error names the step
@@ -47,7 +48,9 @@ fn run(index: usize) -> Result<()> {
     CudaSite::new(index)?.enter()?;
     let input: Vec<f32> = (0..ELEMENTS).map(|i| i as f32 * 0.25 - 8.0).collect();
     let output = execute(&image, &input).map_err(|(what, error)| fail(failed(what, error)))?;
-    compare(&input, &output).map_err(fail)
+    compare(&input, &output).map_err(fail)?;
+    kernels::cuda::prepare(index);
+    Ok(())
 }
 
 /// Compiles the kernel to PTX in the way of CubeCL.

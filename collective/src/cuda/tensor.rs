@@ -16,11 +16,11 @@ use cubecl_runtime::{
     server::{ServerError, ServerStorage},
     storage::{ComputeStorage, ManagedResource},
 };
-use kernels::cuda::{FusionClient, register};
+use kernels::cuda::{FusionClient, after_queued, register, strided_operation};
 use std::{
     any::Any,
     ffi::c_void,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 type Server = <CudaRuntime as Runtime>::Server;
@@ -155,8 +155,8 @@ fn run(
 /// Starts a collective from `tensor` into a new tensor of shape `output`, which must not be read before
 /// [`Started::hold_device`].
 ///
-/// The thread that launches kernels enqueues it behind those that compute the tensor, and this thread does not wait for
-/// that. If it fails there, so does the group.
+/// The thread that launches kernels enqueues it behind those that compute the tensor, and this thread waits for neither
+/// that one nor the one that fuses operations. If it fails there, so does the group.
 fn start(
     call: Call,
     tensor: FloatTensor<Cube>,
@@ -164,28 +164,49 @@ fn start(
     output: Shape,
     act: Enqueue,
 ) -> Result<(FloatTensor<Cube>, Started)> {
-    let operands = Operands::new(tensor, output);
-    let started =
-        Started { group: group.clone(), launcher: launcher(&operands.input), pending: Arc::default() };
+    let client = tensor.client.clone();
+    let started = Started { group: group.clone(), client: client.clone(), pending: Arc::default() };
     let Some(place) = group.place_on_device(call.clone())? else {
+        let operands = Operands::new(tensor, output);
         let Memory { kept, send, recv } = operands.memory()?;
         let _ = started.pending.set(group.start_on_device(call, kept, bind(act, send, recv))?);
         return Ok((register(&operands.fusion, operands.result), started));
     };
-    let bindings = [&operands.input, &operands.result].map(|tensor| tensor.handle.clone().binding());
-    let (device, stream, pending) =
-        (name(&operands.input.device), StreamId::current(), started.pending.clone());
-    started.launcher.submit(move |server| {
-        match Memory::new(bindings.map(|binding| server.get_resource(binding, stream)), &device) {
-            Ok(Memory { kept, send, recv }) => {
-                // An error has failed the group.
-                let _ = place.enqueue(kept, bind(act, send, recv)).map(|enqueued| pending.set(enqueued));
-            }
-            Err(error) => _ = place.fail(error),
+    let (place, pending, stream) = (Mutex::new(Some(place)), started.pending.clone(), StreamId::current());
+    let results = [(output.clone(), tensor.dtype())];
+    let enqueue = move |mut tensors: Vec<CubeTensor>| {
+        let (input, result) = with_result(tensors.swap_remove(0), output.clone());
+        let bindings = [&input, &result].map(|tensor| tensor.handle.clone().binding());
+        let (device, launcher, pending) = (name(&input.device), launcher(&input), pending.clone());
+        if let Some(place) = place.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            launcher.submit(move |server| {
+                match Memory::new(bindings.map(|binding| server.get_resource(binding, stream)), &device) {
+                    Ok(Memory { kept, send, recv }) => {
+                        // An error has failed the group.
+                        let enqueued = place.enqueue(kept, bind(act, send, recv));
+                        let _ = enqueued.map(|enqueued| pending.set(enqueued));
+                    }
+                    Err(error) => _ = place.fail(error),
+                }
+            });
+            launcher.flush_queue();
         }
-    });
-    started.launcher.flush_queue();
-    Ok((register(&operands.fusion, operands.result), started))
+        Ok(vec![result])
+    };
+    let result = strided_operation("collective", vec![tensor], &results, enqueue).swap_remove(0);
+    // In the order of the calls, which operations without a common tensor may not keep.
+    after_queued(&client, || ());
+    Ok((result, started))
+}
+
+/// The contiguous values of `tensor`, and a new tensor of shape `output` on its device.
+fn with_result(tensor: CubeTensor, output: Shape) -> (CubeTensor, CubeTensor) {
+    let dtype = tensor.dtype;
+    let input = into_contiguous(tensor);
+    let client = input.client.clone();
+    let handle = client.empty(output.num_elements() * input.elem_size());
+    let result = CubeTensor::new_contiguous(client, input.device.clone(), output, handle, dtype);
+    (input, result)
 }
 
 /// The tensors of a collective.
@@ -198,11 +219,8 @@ struct Operands {
 impl Operands {
     /// `tensor`, and a new tensor of shape `output`. The kernels that compute `tensor` have been submitted.
     fn new(tensor: FloatTensor<Cube>, output: Shape) -> Self {
-        let (fusion, dtype) = (tensor.client.clone(), tensor.dtype());
-        let input: CubeTensor = into_contiguous(fusion.resolve_tensor_float::<CubeBackend>(tensor));
-        let compute = input.client.clone();
-        let handle = compute.empty(output.num_elements() * input.elem_size());
-        let result = CubeTensor::new_contiguous(compute, input.device.clone(), output, handle, dtype);
+        let fusion = tensor.client.clone();
+        let (input, result) = with_result(fusion.resolve_tensor_float::<CubeBackend>(tensor), output);
         Operands { fusion, input, result }
     }
 
@@ -235,7 +253,7 @@ impl Memory {
 /// A collective that the GPU runs beside other work.
 pub(crate) struct Started {
     group: ProcessGroup,
-    launcher: DeviceHandle<Server>,
+    client: FusionClient,
     /// Set when it is enqueued.
     pending: Arc<OnceLock<Pending>>,
 }
@@ -244,14 +262,17 @@ impl Started {
     /// Makes the GPU's later work wait for the collective. If that fails, so does the group.
     pub fn hold_device(&self) {
         let (group, pending) = (self.group.clone(), self.pending.clone());
-        self.launcher.submit(move |_| {
-            // A collective that is not there has failed the group.
-            if let Some(Err(error)) = pending.get().map(Pending::hold_device) {
-                group.abort(error.to_string());
-            }
+        let launcher = DeviceHandle::<Server>::new(self.client.device().to_id());
+        after_queued(&self.client, move || {
+            launcher.submit(move |_| {
+                // A collective that is not there has failed the group.
+                if let Some(Err(error)) = pending.get().map(Pending::hold_device) {
+                    group.abort(error.to_string());
+                }
+            });
+            // A task that waits for more tasks would keep the group alive.
+            launcher.flush_queue();
         });
-        // A task that waits for more tasks would keep the group alive.
-        self.launcher.flush_queue();
     }
 }
 

@@ -60,18 +60,28 @@ pub(super) fn operation(
 }
 
 /// [`operation`] whose inputs may have any strides.
-pub(super) fn strided_operation(
+pub fn strided_operation(
     name: &'static str,
     inputs: Vec<FloatTensor<Cube>>,
     outputs: &[(Shape, DType)],
     run: impl Fn(Vec<CubeTensor>) -> Result<Vec<CubeTensor>, ExecutionError> + Send + Sync + 'static,
 ) -> Vec<FloatTensor<Cube>> {
     let client = inputs[0].client.clone();
-    let inputs: Vec<TensorIr> = inputs.into_iter().map(|tensor| tensor.into_ir()).collect();
     let output = |(shape, dtype): &(Shape, DType)| {
         TensorIr::uninit(client.create_empty_handle(), shape.clone(), *dtype)
     };
-    let outputs: Vec<TensorIr> = outputs.iter().map(output).collect();
+    let outputs = outputs.iter().map(output).collect();
+    queue(&client, name, inputs.into_iter().map(|tensor| tensor.into_ir()).collect(), outputs, run)
+}
+
+/// [`strided_operation`] on described tensors.
+pub(super) fn queue(
+    client: &FusionClient,
+    name: &'static str,
+    inputs: Vec<TensorIr>,
+    outputs: Vec<TensorIr>,
+    run: impl Fn(Vec<CubeTensor>) -> Result<Vec<CubeTensor>, ExecutionError> + Send + Sync + 'static,
+) -> Vec<FloatTensor<Cube>> {
     let ids: Vec<_> = outputs.iter().map(|output| output.id).collect();
     let ir = CustomOpIr::new(name, &inputs, &outputs);
     let act = move |handles: &mut HandleContainer<CubeFusionHandle>| {

@@ -2,19 +2,24 @@
 
 use super::{
     many::{CHUNK, MOST, buffers, grid, thread_elements},
-    tensors::{FusionClient, empty_like, kernels, on_cuda},
+    queue::after_queued,
+    tensors::{FusionClient, empty_like, exact, on_cuda, queue},
 };
 use crate::{
     adam::{Adam, Decay},
     sgd::Sgd,
 };
-use burn::backend::{Cube, Dispatch, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{
+    Cube, StreamId, TensorMetadata,
+    ir::{TensorIr, TensorStatus},
+    ops::FloatTensorOps,
+    tensor::FloatTensor,
+};
 use burn::tensor::Tensor;
 use burn_cubecl::{
     cubecl::{self, prelude::*},
     tensor::CubeTensor,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// SGD with momentum. CubeCL fuses a product and a sum, which are rounded once.
 #[cube(launch_unchecked)]
@@ -116,84 +121,137 @@ fn adam_all(
 
 /// Steps of parameters on CUDA devices, with a launch for each device, for equal settings and 32 parameters.
 #[derive(Default)]
-pub(crate) struct Updates(Vec<(FusionClient, Arc<Mutex<Steps>>)>);
+pub(crate) struct Updates(Vec<Steps>);
 
-/// The steps of a device that are not launched.
-#[derive(Default)]
+/// The steps of a device.
 struct Steps {
+    client: FusionClient,
     sgd: BySettings<Sgd>,
     adam: BySettings<Adam>,
 }
 
-/// Steps with equal settings; each has the kernel's tensors, inputs first.
-type BySettings<W> = Vec<(W, Vec<Vec<CubeTensor>>)>;
+/// Steps with equal settings.
+type BySettings<W> = Vec<(W, Vec<Step>)>;
+
+/// A parameter's step, which replaces the parameter, the optimizer's state and the gradient.
+struct Step {
+    /// Kept until the step is queued: by then the module before the step may have released it, so that the step frees it.
+    parameter: FloatTensor<Cube>,
+    /// State and gradient before the step.
+    inputs: Vec<TensorIr>,
+    /// Parameter and state after the step.
+    outputs: Vec<TensorIr>,
+}
 
 impl Updates {
-    /// Parameter and velocity after a step, from parameter, velocity and gradient.
+    /// Whether it takes the step of a parameter from these tensors: they are on one CUDA device, in f32 and of one size.
+    pub fn take<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> bool {
+        let on_cube = |tensor: &Tensor<D>| tensor.clone().try_into_primitive::<Cube>().ok();
+        let tensors: Option<Vec<_>> = tensors.into_iter().map(on_cube).collect();
+        tensors.is_some_and(|tensors| {
+            on_cuda(&tensors) && tensors.iter().all(|tensor| tensor.shape == tensors[0].shape)
+        })
+    }
+
+    /// Parameter and velocity after a step, from parameter, velocity and gradient that it [takes](Self::take).
     ///
-    /// They must not be read before [`finish`](Self::finish). `None` for tensors that are not on a CUDA device, or not in f32.
-    pub fn sgd(
-        &mut self,
-        with: Sgd,
-        inputs: [FloatTensor<Dispatch>; 3],
-    ) -> Option<[FloatTensor<Dispatch>; 2]> {
-        self.queue("SGD step", with, inputs, |steps| &mut steps.sgd)
+    /// They must not be read before [`finish`](Self::finish).
+    pub fn sgd<const D: usize>(&mut self, with: Sgd, tensors: [Tensor<D>; 3]) -> [Tensor<D>; 2] {
+        self.add(with, tensors, |steps| &mut steps.sgd)
     }
 
     /// As [`sgd`](Self::sgd): parameter and both moments after a step, from these before it and the gradient.
-    pub fn adam(
-        &mut self,
-        with: Adam,
-        inputs: [FloatTensor<Dispatch>; 4],
-    ) -> Option<[FloatTensor<Dispatch>; 3]> {
-        self.queue("Adam step", with, inputs, |steps| &mut steps.adam)
+    pub fn adam<const D: usize>(&mut self, with: Adam, tensors: [Tensor<D>; 4]) -> [Tensor<D>; 3] {
+        self.add(with, tensors, |steps| &mut steps.adam)
     }
 
-    fn queue<W: Copy + PartialEq + Send + Sync + 'static, const I: usize, const O: usize>(
+    fn add<W: PartialEq, const D: usize, const I: usize, const O: usize>(
         &mut self,
-        name: &'static str,
         with: W,
-        tensors: [FloatTensor<Dispatch>; I],
-        all: fn(&mut Steps) -> &mut BySettings<W>,
-    ) -> Option<[FloatTensor<Dispatch>; O]> {
-        let inputs = inputs(tensors)?;
-        let steps = self.steps(&inputs[0].client);
-        let shapes = [(); O].map(|()| inputs[0].shape());
-        let results = kernels(name, inputs, shapes, move |inputs| {
-            let new = [(); O].map(|()| empty_like(&inputs[0]));
-            add(all(&mut lock(&steps)), with, inputs.into_iter().chain(new.clone()).collect());
-            Ok(new)
-        });
-        Some(results.map(values))
-    }
-
-    fn steps(&mut self, client: &FusionClient) -> Arc<Mutex<Steps>> {
-        if let Some((_, steps)) = self.0.iter().find(|(other, _)| other.device() == client.device()) {
-            return steps.clone();
+        tensors: [Tensor<D>; I],
+        of: fn(&mut Steps) -> &mut BySettings<W>,
+    ) -> [Tensor<D>; O] {
+        let on_cube =
+            |tensor: Tensor<D>| tensor.try_into_primitive::<Cube>().expect("a tensor that it takes");
+        let mut tensors = tensors.map(on_cube).into_iter();
+        let parameter = tensors.next().expect("a parameter");
+        let (inputs, mut new): (_, Vec<_>) = tensors.map(replace).unzip();
+        // The parameter takes the place of the gradient.
+        new.rotate_right(1);
+        let outputs = new.iter().map(|tensor| tensor.to_ir_out()).collect();
+        let all = of(self.steps(&parameter.client));
+        let step = Step { parameter, inputs, outputs };
+        match all.iter_mut().find(|(other, _)| *other == with) {
+            Some((_, steps)) => steps.push(step),
+            None => all.push((with, vec![step])),
         }
-        self.0.push((client.clone(), Arc::default()));
-        self.0[self.0.len() - 1].1.clone()
+        let new: Vec<_> = new.into_iter().map(Tensor::from_primitive::<Cube>).collect();
+        new.try_into().expect("a result for each state and the parameter")
     }
 
-    /// Computes all steps, after the operations queued before.
+    fn steps(&mut self, client: &FusionClient) -> &mut Steps {
+        let place = self.0.iter().position(|steps| steps.client.device() == client.device());
+        let place = place.unwrap_or_else(|| {
+            self.0.push(Steps { client: client.clone(), sgd: Vec::new(), adam: Vec::new() });
+            self.0.len() - 1
+        });
+        &mut self.0[place]
+    }
+
+    /// Queues all steps.
     pub fn finish(self) {
-        for (client, steps) in self.0 {
-            // Waits for the thread that fuses operations, so that none that reads a result is ahead of the launch.
-            client.sync(move || {
-                let Steps { sgd, adam } = std::mem::take(&mut *lock(&steps));
-                for (with, steps) in sgd {
-                    steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
-                }
-                for (with, steps) in adam {
-                    steps.chunks(MOST).for_each(|steps| launch_adam(with, steps));
-                }
-            });
+        for Steps { client, sgd, adam } in self.0 {
+            queue_all(&client, "SGD steps", sgd, launch_sgd);
+            queue_all(&client, "Adam steps", adam, launch_adam);
+            // Operations after the steps, such as those that free the gradients of other tensors, whose order differs
+            // from process to process, are not fused with operations before.
+            after_queued(&client, || ());
         }
     }
 }
 
-fn lock(steps: &Mutex<Steps>) -> MutexGuard<'_, Steps> {
-    steps.lock().unwrap_or_else(PoisonError::into_inner)
+/// Describes a tensor for the operation that replaces it, and returns the tensor that this computes.
+fn replace(mut tensor: FloatTensor<Cube>) -> (TensorIr, FloatTensor<Cube>) {
+    // The operation frees it, and other owners keep their values.
+    if !tensor.can_mut() || tensor.stream != StreamId::current() {
+        tensor = Cube::float_mul_scalar(tensor, 1.0.into());
+    }
+    let before = TensorIr { status: TensorStatus::ReadWrite, ..tensor.to_ir_out() };
+    tensor.id = tensor.client.create_empty_handle();
+    (before, tensor)
+}
+
+/// Queues one operation for each launch.
+fn queue_all<W: Copy + Send + Sync + 'static>(
+    client: &FusionClient,
+    name: &'static str,
+    all: BySettings<W>,
+    launch: fn(W, &[Vec<CubeTensor>]),
+) {
+    for (with, mut steps) in all {
+        while !steps.is_empty() {
+            let launched: Vec<Step> = steps.drain(..steps.len().min(MOST)).collect();
+            let (mut inputs, mut outputs, per_step) = (Vec::new(), Vec::new(), launched[0].inputs.len() + 1);
+            for step in launched {
+                inputs.push(step.parameter.into_ir());
+                inputs.extend(step.inputs);
+                outputs.extend(step.outputs);
+            }
+            let run = move |tensors: Vec<CubeTensor>| {
+                let tensors: Vec<_> = tensors.into_iter().map(exact).collect();
+                let with_results = |inputs: &[CubeTensor]| {
+                    let results = vec![(); inputs.len() - 1];
+                    let results = results.iter().map(|()| empty_like(&inputs[0]));
+                    inputs.iter().cloned().chain(results).collect::<Vec<_>>()
+                };
+                let steps: Vec<_> = tensors.chunks(per_step).map(with_results).collect();
+                launch(with, &steps);
+                Ok(steps.into_iter().flat_map(|step| step.into_iter().skip(per_step)).collect())
+            };
+            // The results exist already.
+            queue(client, name, inputs, outputs, run).into_iter().for_each(|result| drop(result.into_ir()));
+        }
+    }
 }
 
 fn launch_sgd(with: Sgd, steps: &[Vec<CubeTensor>]) {
@@ -257,23 +315,4 @@ fn launch_adam(with: Adam, steps: &[Vec<CubeTensor>]) {
             CHUNK,
         );
     }
-}
-
-/// Adds a step to those with the same settings.
-fn add<W: PartialEq>(all: &mut BySettings<W>, with: W, step: Vec<CubeTensor>) {
-    match all.iter_mut().find(|(other, _)| *other == with) {
-        Some((_, steps)) => steps.push(step),
-        None => all.push((with, vec![step])),
-    }
-}
-
-/// Tensors of equal size on one CUDA device, in f32.
-fn inputs<const N: usize>(tensors: [FloatTensor<Dispatch>; N]) -> Option<[FloatTensor<Cube>; N]> {
-    let tensors = tensors.map(|values| Tensor::<1>::from_dispatch(values).try_into_primitive::<Cube>().ok());
-    let tensors: Vec<_> = tensors.into_iter().collect::<Option<_>>()?;
-    on_cuda(&tensors).then(|| tensors.try_into().ok())?
-}
-
-fn values(tensor: FloatTensor<Cube>) -> FloatTensor<Dispatch> {
-    Tensor::<1>::from_primitive::<Cube>(tensor).into_dispatch()
 }

@@ -1,5 +1,7 @@
 //! Adam and AdamW as Burn optimizers, in one pass on the CPU.
 
+#[cfg(feature = "cuda")]
+use super::together::{add, takes};
 use crate::adam::{self, Decay};
 use crate::host_tensor::{contiguous, host, is_host, values, values_mut};
 use burn::backend::{Flex, TensorMetadata};
@@ -37,15 +39,17 @@ macro_rules! optimizer {
             fn step<const D: usize>(
                 &self,
                 lr: LearningRate,
-                tensor: Tensor<D>,
-                grad: Tensor<D>,
+                mut tensor: Tensor<D>,
+                mut grad: Tensor<D>,
                 mut state: Option<$state<D>>,
             ) -> (Tensor<D>, Option<$state<D>>) {
                 if let Some($state { momentum }) = &mut state
                     && let Some(with) = self.at(lr, momentum.time as i32 + 1)
-                    && let Some(tensor) = step(with, [&tensor, &grad], momentum)
                 {
-                    return (tensor, state);
+                    match step(with, [tensor, grad], momentum) {
+                        Ok(tensor) => return (tensor, state),
+                        Err(unchanged) => [tensor, grad] = unchanged,
+                    }
                 }
                 self.burn.step(lr, tensor, grad, state)
             }
@@ -165,45 +169,39 @@ pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClipping
 
 /// The parameter after a step, which the kernel computes or the batch of [`together`](super::together()) will compute.
 ///
-/// `None` if the tensors are on other devices, or the state has the largest second moment of AMSGrad.
+/// Returns parameter and gradient if the tensors are on other devices, or the state has the largest second moment of
+/// AMSGrad.
 fn step<const D: usize>(
     with: adam::Adam,
-    [tensor, grad]: [&Tensor<D>; 2],
+    [tensor, grad]: [Tensor<D>; 2],
     momentum: &mut AdaptiveMomentumState<D>,
-) -> Option<Tensor<D>> {
-    if momentum.max_moment_2.is_some() {
-        return None;
+) -> Result<Tensor<D>, [Tensor<D>; 2]> {
+    let all = [&tensor, &momentum.moment_1, &momentum.moment_2, &grad];
+    let on_host = all.into_iter().all(is_host);
+    #[cfg(feature = "cuda")]
+    let queued = !on_host && takes(all);
+    #[cfg(not(feature = "cuda"))]
+    let queued = false;
+    if momentum.max_moment_2.is_some() || !(on_host || queued) {
+        return Err([tensor, grad]);
     }
-    let all = [tensor, &momentum.moment_1, &momentum.moment_2, grad];
-    if !all.into_iter().all(is_host) {
-        #[cfg(feature = "cuda")]
-        return queue(with, all.map(Clone::clone), momentum);
-        #[cfg(not(feature = "cuda"))]
-        return None;
-    }
-    let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor.clone())));
+    momentum.time += 1;
     // The moments are taken out of the state, because shared values are copied.
     let empty = || Tensor::empty([0; D], &Device::flex());
-    let [mut first, mut second] = [&mut momentum.moment_1, &mut momentum.moment_2]
-        .map(|moment| host(std::mem::replace(moment, empty())));
+    let [first, second] =
+        [&mut momentum.moment_1, &mut momentum.moment_2].map(|moment| std::mem::replace(moment, empty()));
+    #[cfg(feature = "cuda")]
+    if queued {
+        let [tensor, first, second] = add(|updates| updates.adam(with, [tensor, first, second, grad]));
+        [momentum.moment_1, momentum.moment_2] = [first, second];
+        return Ok(tensor);
+    }
+    let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor)));
+    let [mut first, mut second] = [first, second].map(host);
     let moments = [values_mut(&mut first), values_mut(&mut second)];
     let moved = with.step(values(&parameter), moments, values(&gradient));
-    momentum.time += 1;
     [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_primitive::<Flex>);
-    Some(Tensor::from_primitive::<Flex>(crate::host_tensor::tensor(moved, parameter.shape())))
-}
-
-#[cfg(feature = "cuda")]
-fn queue<const D: usize>(
-    with: adam::Adam,
-    tensors: [Tensor<D>; 4],
-    momentum: &mut AdaptiveMomentumState<D>,
-) -> Option<Tensor<D>> {
-    let inputs = tensors.map(Tensor::into_dispatch);
-    let [tensor, first, second] = super::together::add(|updates| updates.adam(with, inputs))?;
-    momentum.time += 1;
-    [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
-    Some(Tensor::from_dispatch(tensor))
+    Ok(Tensor::from_primitive::<Flex>(crate::host_tensor::tensor(moved, parameter.shape())))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! SGD as a Burn optimizer, in one pass on the CPU.
 
 use super::adam::clipped;
+#[cfg(feature = "cuda")]
+use super::together::{add, takes};
 use crate::host_tensor::{self, contiguous, host, is_host, values, values_mut};
 use crate::sgd;
-#[cfg(feature = "cuda")]
-use burn::backend::Dispatch;
 use burn::backend::{Flex, TensorMetadata};
 use burn::config::Config;
 use burn::grad_clipping::GradientClippingConfig;
@@ -105,12 +105,12 @@ impl Optimizer for Sgd {
                 let [parameter, velocity] = [moved, velocity].map(Tensor::from_primitive::<Flex>);
                 (parameter, Some(velocity))
             }
+            #[cfg(feature = "cuda")]
+            Some(velocity) if self.dampening == 0.0 && takes([&tensor, &velocity, &grad]) => {
+                let [tensor, velocity] = add(|updates| updates.sgd(self.at(lr), [tensor, velocity, grad]));
+                (tensor, Some(velocity))
+            }
             velocity => {
-                #[cfg(feature = "cuda")]
-                if let Some([tensor, velocity]) = self.add(lr, &tensor, velocity.as_ref(), &grad) {
-                    let velocity = Some(Tensor::from_dispatch(velocity));
-                    return (Tensor::from_dispatch(tensor), Some(SgdState { velocity }));
-                }
                 let grad = self.decayed(tensor.clone(), grad);
                 let velocity = match velocity {
                     Some(velocity) => {
@@ -135,20 +135,6 @@ impl Optimizer for Sgd {
 }
 
 impl Sgd {
-    /// Adds the step to those of [`together`](super::together()), if the parameter has a velocity.
-    #[cfg(feature = "cuda")]
-    fn add<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: &Tensor<D>,
-        velocity: Option<&Tensor<D>>,
-        grad: &Tensor<D>,
-    ) -> Option<[burn::backend::tensor::FloatTensor<Dispatch>; 2]> {
-        let velocity = velocity.filter(|_| self.dampening == 0.0)?;
-        let inputs = [tensor, velocity, grad].map(|tensor| tensor.clone().into_dispatch());
-        super::together::add(|updates| updates.sgd(self.at(lr), inputs))
-    }
-
     fn decayed<const D: usize>(&self, tensor: Tensor<D>, grad: Tensor<D>) -> Tensor<D> {
         if self.weight_decay == 0.0 { grad } else { tensor.mul_scalar(self.weight_decay) + grad }
     }

@@ -15,6 +15,7 @@ pub fn together<R>(act: impl FnOnce() -> R) -> R {
 #[cfg(feature = "cuda")]
 mod batch {
     use crate::cuda::Updates;
+    use burn::tensor::Tensor;
     use std::{cell::RefCell, thread};
 
     thread_local! {
@@ -36,11 +37,19 @@ mod batch {
         act()
     }
 
-    /// The result of `add` for the current updates, if there are any.
-    pub fn add<R>(add: impl FnOnce(&mut Updates) -> Option<R>) -> Option<R> {
-        UPDATES.with_borrow_mut(|updates| add(updates.as_mut()?))
+    /// Whether the step of a parameter from these tensors is added to the current updates.
+    pub fn takes<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> bool {
+        UPDATES.with_borrow(Option::is_some) && Updates::take(tensors)
+    }
+
+    /// The result of `add` for the current updates.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn add<R>(add: impl FnOnce(&mut Updates) -> R) -> R {
+        UPDATES.with_borrow_mut(|updates| add(updates.as_mut().expect("updates that take steps")))
     }
 }
 
 #[cfg(feature = "cuda")]
-pub(super) use batch::add;
+pub(super) use batch::{add, takes};
