@@ -6,7 +6,8 @@
 //!
 //! In device memory, the remaining kernels of backward run concurrently: only [`finish`](StepBuckets::finish) makes the
 //! device wait for the sums. The training thread waits for no other rank, because the ranks' calls are compared in the
-//! background, and not for the thread that launches kernels, which enqueues the sums behind them.
+//! background, and neither for the thread that fuses operations nor for the one that launches kernels, which enqueues the
+//! sums behind them.
 //!
 //! Buckets and collectives of other groups during backward, such as SyncBatchNorm's, are called on the thread that
 //! runs backward. They are enqueued on the device in the order of the calls, which is the same on all ranks because

@@ -2,7 +2,8 @@
 //!
 //! Burn's operations on a GPU pass two threads: one that fuses them, and CubeCL's, which launches kernels. The thread that
 //! calls them runs ahead of both. [`operation`] keeps it so: its kernels are launched when the fusing thread comes to
-//! them. To ask for a tensor's memory (`resolve_tensor_float`) is to wait for both threads.
+//! them. To ask for a tensor's memory (`resolve_tensor_float`) is to wait for both threads, except in
+//! [`after_queued`](super::after_queued).
 
 use burn::backend::{
     Autodiff, Cube, ExecutionError, StreamId, TensorMetadata,
@@ -45,10 +46,7 @@ pub(super) fn is_indexable(elements: usize) -> bool {
     u32::try_from(elements).is_ok()
 }
 
-/// Queues an operation on `inputs`, of one device, and returns its results, whose shapes and types are `outputs`.
-///
-/// The thread that fuses operations calls `run` with the inputs' contiguous values, and `run` returns as many results.
-/// Operations without a common tensor may run in another order than they are queued.
+/// [`strided_operation`] whose inputs are contiguous, in memory of exactly their size.
 pub(super) fn operation(
     name: &'static str,
     inputs: Vec<FloatTensor<Cube>>,
@@ -59,7 +57,10 @@ pub(super) fn operation(
     strided_operation(name, inputs, outputs, run)
 }
 
-/// [`operation`] whose inputs may have any strides.
+/// Queues an operation on `inputs`, of one device, and returns its results, whose shapes and types are `outputs`.
+///
+/// The thread that fuses operations calls `run` with the inputs, which may have any strides, and `run` returns as many results.
+/// Operations without a common tensor may run in another order than they are queued.
 pub fn strided_operation(
     name: &'static str,
     inputs: Vec<FloatTensor<Cube>>,

@@ -48,7 +48,7 @@ macro_rules! optimizer {
                 {
                     match step(with, [tensor, grad], momentum) {
                         Ok(tensor) => return (tensor, state),
-                        Err(unchanged) => [tensor, grad] = unchanged,
+                        Err(unchanged) => [tensor, grad] = *unchanged,
                     }
                 }
                 self.burn.step(lr, tensor, grad, state)
@@ -175,7 +175,7 @@ fn step<const D: usize>(
     with: adam::Adam,
     [tensor, grad]: [Tensor<D>; 2],
     momentum: &mut AdaptiveMomentumState<D>,
-) -> Result<Tensor<D>, [Tensor<D>; 2]> {
+) -> Result<Tensor<D>, Box<[Tensor<D>; 2]>> {
     let all = [&tensor, &momentum.moment_1, &momentum.moment_2, &grad];
     let on_host = all.into_iter().all(is_host);
     #[cfg(feature = "cuda")]
@@ -183,7 +183,7 @@ fn step<const D: usize>(
     #[cfg(not(feature = "cuda"))]
     let queued = false;
     if momentum.max_moment_2.is_some() || !(on_host || queued) {
-        return Err([tensor, grad]);
+        return Err(Box::new([tensor, grad]));
     }
     momentum.time += 1;
     // The moments are taken out of the state, because shared values are copied.
