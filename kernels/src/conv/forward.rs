@@ -20,12 +20,46 @@ const TILE: usize = WIDE * VECTORS * 16;
 
 /// Weights, bias and activation of a convolution.
 pub struct Filters<'a> {
-    /// Weight of a filter's tap; taps are numbered by channel, row and column.
-    pub weight: &'a (dyn Fn(usize, usize) -> f32 + Sync),
+    /// `[filters, channels, rows, columns]`; if `rotated`, `[channels, filters, rows, columns]`.
+    pub weights: &'a [f32],
+    /// Whether filters and channels have changed places and each kernel is rotated by 180°, as for the gradient of the
+    /// input.
+    pub rotated: bool,
     /// One bias per filter; empty for zeros.
     pub bias: &'a [f32],
     /// Whether ReLU is applied.
     pub relu: bool,
+}
+
+impl Filters<'_> {
+    /// Weights of `F` filters from `first` at a channel's `tap`, numbered by row and column. Zeros for filters that do not
+    /// exist.
+    #[inline(always)]
+    pub fn weights_of<const F: usize>(
+        &self,
+        geometry: &Geometry,
+        first: usize,
+        channel: usize,
+        tap: usize,
+    ) -> [f32; F] {
+        let Geometry { channels, filters, kernel: [rows, columns], .. } = *geometry;
+        let area = rows * columns;
+        let mut weights = [0.0; F];
+        for (filter, weight) in (first..filters).zip(&mut weights) {
+            *weight = match self.rotated {
+                false => self.weights[(filter * channels + channel) * area + tap],
+                true => self.weights[(channel * filters + filter + 1) * area - 1 - tap],
+            };
+        }
+        weights
+    }
+
+    /// The bias, with zeros up to `length`.
+    pub fn padded_bias(&self, length: usize) -> Vec<f32> {
+        let mut bias = self.bias.to_vec();
+        bias.resize(length, 0.0);
+        bias
+    }
 }
 
 multiversion!(
@@ -80,15 +114,14 @@ struct Packed {
 
 impl Packed {
     fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
-        let (taps, blocks) = (geometry.taps(), geometry.filters.div_ceil(F));
-        let mut weights = vec![0.0; blocks * taps * F];
-        for filter in 0..geometry.filters {
-            for tap in 0..taps {
-                weights[(filter / F * taps + tap) * F + filter % F] = (filters.weight)(filter, tap);
-            }
+        let blocks = geometry.filters.div_ceil(F);
+        let mut weights = vec![0.0; blocks * geometry.taps() * F];
+        let area = geometry.kernel[0] * geometry.kernel[1];
+        for (at, weights) in weights.as_chunks_mut::<F>().0.iter_mut().enumerate() {
+            let (block, tap) = (at / geometry.taps(), at % geometry.taps());
+            *weights = filters.weights_of(geometry, block * F, tap / area, tap % area);
         }
-        let mut bias = vec![0.0; blocks * F];
-        bias[..filters.bias.len()].copy_from_slice(filters.bias);
+        let bias = filters.padded_bias(blocks * F);
         Self { weights, bias, offsets: geometry.offsets(), relu: filters.relu }
     }
 }

@@ -78,8 +78,7 @@ impl Shape {
         if !self.plain {
             return patches::forward(&self.geometry, images, weights, bias, relu);
         }
-        let weight = weight_of(weights, self.geometry);
-        outputs(self.geometry, images.into(), Filters { weight: &weight, bias, relu })
+        outputs(self.geometry, images.into(), Filters { weights, rotated: false, bias, relu })
     }
 
     /// The output after a ReLU and 2 × 2 max-pooling.
@@ -91,8 +90,7 @@ impl Shape {
     /// If a slice is shorter than its shape, or an output smaller than a window.
     pub fn forward_pooled(&self, images: &[f32], weights: &[f32], bias: &[f32]) -> (Vec<f32>, Vec<u8>) {
         if self.plain && winograd::is_faster(&self.geometry) {
-            let weight = weight_of(weights, self.geometry);
-            let filters = Filters { weight: &weight, bias, relu: false };
+            let filters = Filters { weights, rotated: false, bias, relu: false };
             return winograd::forward_pooled(self.geometry, images.into(), filters);
         }
         pool::forward(&self.forward(images, weights, bias, false), &windows(self.outputs()))
@@ -124,20 +122,8 @@ impl Shape {
                 patches::input_gradient(&geometry, weights, gradient)
             });
         }
-        // Input channels and filters change places, and each kernel is rotated by 180°.
-        let (area, channels) = (geometry.kernel[0] * geometry.kernel[1], geometry.channels);
-        let rotated = |channel: usize, tap: usize| {
-            let (filter, at) = (tap / area, area - 1 - tap % area);
-            weights[(filter * channels + channel) * area + at]
-        };
-        outputs(geometry.transposed(), gradient, Filters { weight: &rotated, bias: &[], relu: false })
+        outputs(geometry.transposed(), gradient, Filters { weights, rotated: true, bias: &[], relu: false })
     }
-}
-
-/// The weight of a filter's tap.
-fn weight_of(weights: &[f32], geometry: Geometry) -> impl Fn(usize, usize) -> f32 + Sync {
-    let taps = geometry.taps();
-    move |filter, tap| weights[filter * taps + tap]
 }
 
 fn outputs(geometry: Geometry, from: Gradient, filters: Filters) -> Vec<f32> {

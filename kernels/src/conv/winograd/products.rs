@@ -27,25 +27,26 @@ impl Packed {
     pub fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
         let (channels, blocks) = (geometry.channels, geometry.filters.div_ceil(F));
         let mut points = vec![0.0; blocks * POINTS * channels * F];
-        for filter in 0..geometry.filters {
-            for channel in 0..channels {
-                let weights = std::array::from_fn(|tap| (filters.weight)(filter, channel * 9 + tap));
-                let to = &mut points[(filter / F * POINTS * channels + channel) * F + filter % F..];
-                for (point, value) in transformed(weights).into_iter().enumerate() {
-                    to[point * channels * F] = value;
-                }
+        for at in 0..blocks * channels {
+            let (block, channel) = (at / channels, at % channels);
+            let kernel =
+                std::array::from_fn(|tap| filters.weights_of::<F>(geometry, block * F, channel, tap));
+            for (point, values) in transformed(kernel).into_iter().enumerate() {
+                points[((block * POINTS + point) * channels + channel) * F..][..F].copy_from_slice(&values);
             }
         }
-        let mut bias = vec![0.0; blocks * F];
-        bias[..filters.bias.len()].copy_from_slice(filters.bias);
+        let bias = filters.padded_bias(blocks * F);
         Self { points, bias, relu: filters.relu }
     }
 }
 
-/// Transforms a 3 × 3 kernel.
-fn transformed(weights: [f32; 9]) -> [f32; POINTS] {
-    let line = |[a, b, c]: [f32; 3]| [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c];
-    let columns = [0, 1, 2].map(|row| line([0, 1, 2].map(|column| weights[row * 3 + column])));
+/// Transforms the 3 × 3 kernels of `F` filters.
+fn transformed<const F: usize>(kernel: [[f32; F]; 9]) -> [[f32; F]; POINTS] {
+    let sum = |a: [f32; F], b: [f32; F], c: [f32; F]| std::array::from_fn(|i| (a[i] + b[i] + c[i]) / 2.0);
+    let difference =
+        |a: [f32; F], b: [f32; F], c: [f32; F]| std::array::from_fn(|i| (a[i] - b[i] + c[i]) / 2.0);
+    let line = |[a, b, c]: [[f32; F]; 3]| [a, sum(a, b, c), difference(a, b, c), c];
+    let columns = [0, 1, 2].map(|row| line([0, 1, 2].map(|column| kernel[row * 3 + column])));
     let lines = [0, 1, 2, 3].map(|point| line(columns.map(|row| row[point])));
     std::array::from_fn(|point| lines[point % 4][point / 4])
 }
