@@ -11,7 +11,7 @@ use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
     fs::{self, File},
     path::{Path, PathBuf},
-    process::Command,
+    process::{self, Command},
     sync::{Mutex, OnceLock, atomic::AtomicUsize},
     thread,
     time::{Duration, Instant},
@@ -181,7 +181,8 @@ fn compiled(source: &Path) -> Option<PathBuf> {
     if library.is_file() {
         return Some(library);
     }
-    let own = source.with_extension("new");
+    // Unless another one has replaced the source since.
+    let own = source.with_extension(format!("{}-{:?}", process::id(), thread::current().id()));
     let output = Command::new("g++").args(compiler::flags()).arg(source).arg("-o").arg(&own).output();
     match output {
         Ok(output) if output.status.success() => {
