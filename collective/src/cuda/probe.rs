@@ -30,7 +30,7 @@ const THREADS: u32 = 64;
 const ELEMENTS: usize = (BLOCKS * THREADS) as usize;
 
 /// Runs a small kernel on a GPU, once per process, verifies its output, and prepares the GPU's queue of operations. Must be
-/// called before the GPU is used.
+/// called before other threads use the GPU.
 ///
 /// # Errors
 /// If a step fails, with NVRTC's log or the driver's error, or an element is wrong. The error names the step

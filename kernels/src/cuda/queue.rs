@@ -28,13 +28,17 @@ impl DeviceService for FusingThread {
 /// The devices that are prepared.
 static PREPARED: Mutex<Vec<(DeviceId, DeviceHandle<FusingThread>)>> = Mutex::new(Vec::new());
 
-/// Makes [`after_queued`] run ahead of a CUDA device's fusing thread. Must be called before the device is used.
+/// Makes [`after_queued`] run ahead of a CUDA device's fusing thread. Must be called before other threads use the device.
 ///
-/// Later, it could wait forever: CubeCL creates a service under a lock for which the fusing thread may wait.
+/// CubeCL creates a service under a lock that an operation on the fusing thread may need, and waits for that thread.
+/// Therefore this waits for the operations that are queued.
 pub fn prepare(index: usize) {
-    let id = CubeDevice::from(CudaDevice::new(index)).to_id();
+    let device = CubeDevice::from(CudaDevice::new(index));
+    let id = device.to_id();
     let mut prepared = PREPARED.lock().unwrap_or_else(PoisonError::into_inner);
     if !prepared.iter().any(|(other, _)| *other == id) {
+        // An operation that has failed is reported where its result is read.
+        let _ = FusionClient::new(device).try_sync(|| ());
         prepared.push((id, DeviceHandle::new(id)));
     }
 }

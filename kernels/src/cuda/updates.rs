@@ -145,7 +145,7 @@ struct Step {
 
 impl Updates {
     /// Whether it takes the step of a parameter from these tensors: they are on one CUDA device, in f32 and of one size.
-    pub fn take<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> bool {
+    pub fn takes<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> bool {
         let on_cube = |tensor: &Tensor<D>| tensor.clone().try_into_primitive::<Cube>().ok();
         let tensors: Option<Vec<_>> = tensors.into_iter().map(on_cube).collect();
         tensors.is_some_and(|tensors| {
@@ -153,7 +153,7 @@ impl Updates {
         })
     }
 
-    /// Parameter and velocity after a step, from parameter, velocity and gradient that it [takes](Self::take).
+    /// Parameter and velocity after a step, from parameter, velocity and gradient that it [takes](Self::takes).
     ///
     /// They must not be read before [`finish`](Self::finish).
     pub fn sgd<const D: usize>(&mut self, with: Sgd, tensors: [Tensor<D>; 3]) -> [Tensor<D>; 2] {

@@ -39,7 +39,7 @@ mod batch {
 
     /// Whether the step of a parameter from these tensors is added to the current updates.
     pub fn takes<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> bool {
-        UPDATES.with_borrow(Option::is_some) && Updates::take(tensors)
+        UPDATES.with_borrow(Option::is_some) && Updates::takes(tensors)
     }
 
     /// The result of `add` for the current updates.

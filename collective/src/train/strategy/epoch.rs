@@ -133,16 +133,18 @@ impl<M: StepModel> Run<'_, M> {
             })?;
             if let Some(step) = computed.step {
                 control.save = false;
-                return Ok(Some(self.optimize(&model, step)?));
+                return Ok(Some(self.optimize(model, step)?));
             }
         }
     }
 
     /// Runs the optimizer on the gradients of a step, and starts to read its totals.
-    fn optimize(&mut self, model: &M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
+    fn optimize(&mut self, model: M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
         let SynchronisedStep { grads, unchecked, samples, batches, loss_scale, skipped } = step;
         let step = self.engine.steps;
-        self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
+        self.settings.callbacks.each(|callback| callback.on_gradients(step, &model, &grads))?;
+        // So that the optimizer can free the parameters that it replaces.
+        drop(model);
         self.learner.lr_step();
         info_span!("optimizer").in_scope(|| together(|| self.learner.optimizer_step(grads)));
         // Not before, because live recovery takes the parameters for those of this step.
