@@ -70,13 +70,14 @@ fn on_gpu(tensor: &Tensor<1>) -> Option<FloatTensor<Cube>> {
 
 /// On the thread that fuses operations: submits the copy of `tensors` to the launching thread.
 fn queue(tensors: Vec<FloatTensor<Cube>>, device: String, sender: Sender<Read>) {
+    let launcher = launcher(&tensors[0].client);
     let resolve = |tensor: FloatTensor<Cube>| {
         let client = tensor.client.clone();
         into_contiguous(client.resolve_tensor_float::<CubeBackend>(tensor))
     };
     let tensors: Vec<_> = tensors.into_iter().map(resolve).collect();
     let kinds: Vec<(Shape, DType)> = tensors.iter().map(|t| (t.meta.shape().clone(), t.dtype)).collect();
-    let (launcher, stream) = (launcher(&tensors[0]), StreamId::current());
+    let stream = StreamId::current();
     let copies = tensors.into_iter().map(|tensor| {
         let (shape, strides) = (tensor.meta.shape().clone(), tensor.meta.strides().clone());
         let size = tensor.elem_size();

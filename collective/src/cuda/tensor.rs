@@ -173,11 +173,11 @@ fn start(
         return Ok((register(&operands.fusion, operands.result), started));
     };
     let (place, pending, stream) = (Mutex::new(Some(place)), started.pending.clone(), StreamId::current());
-    let results = [(output.clone(), tensor.dtype())];
+    let (results, on_thread) = ([(output.clone(), tensor.dtype())], client.clone());
     let enqueue = move |mut tensors: Vec<CubeTensor>| {
         let (input, result) = with_result(tensors.swap_remove(0), output.clone());
         let bindings = [&input, &result].map(|tensor| tensor.handle.clone().binding());
-        let (device, launcher, pending) = (name(&input.device), launcher(&input), pending.clone());
+        let (device, launcher, pending) = (name(&input.device), launcher(&on_thread), pending.clone());
         if let Some(place) = place.lock().unwrap_or_else(PoisonError::into_inner).take() {
             launcher.submit(move |server| {
                 match Memory::new(bindings.map(|binding| server.get_resource(binding, stream)), &device) {
@@ -262,8 +262,9 @@ impl Started {
     /// Makes the GPU's later work wait for the collective. If that fails, so does the group.
     pub fn hold_device(&self) {
         let (group, pending) = (self.group.clone(), self.pending.clone());
-        let launcher = DeviceHandle::<Server>::new(self.client.device().to_id());
+        let client = self.client.clone();
         after_queued(&self.client, move || {
+            let launcher = launcher(&client);
             launcher.submit(move |_| {
                 // A collective that is not there has failed the group.
                 if let Some(Err(error)) = pending.get().map(Pending::hold_device) {
@@ -276,9 +277,9 @@ impl Started {
     }
 }
 
-/// CubeCL's thread that launches kernels on a tensor's GPU, in the order in which they are submitted.
-pub(super) fn launcher(tensor: &CubeTensor) -> DeviceHandle<Server> {
-    DeviceHandle::new(tensor.client.service_id().device)
+/// CubeCL's thread that launches kernels on a GPU, in the order in which they are submitted.
+pub(super) fn launcher(client: &FusionClient) -> DeviceHandle<Server> {
+    DeviceHandle::new(client.device().to_id())
 }
 
 /// Starts a sum of a tensor for which [`is_on`] is true, on rank `root` or on all ranks.

@@ -240,8 +240,7 @@ fn queue_all<W: Copy + Send + Sync + 'static>(
             let run = move |tensors: Vec<CubeTensor>| {
                 let tensors: Vec<_> = tensors.into_iter().map(exact).collect();
                 let with_results = |inputs: &[CubeTensor]| {
-                    let results = vec![(); inputs.len() - 1];
-                    let results = results.iter().map(|()| empty_like(&inputs[0]));
+                    let results = (1..per_step).map(|_| empty_like(&inputs[0]));
                     inputs.iter().cloned().chain(results).collect::<Vec<_>>()
                 };
                 let steps: Vec<_> = tensors.chunks(per_step).map(with_results).collect();
