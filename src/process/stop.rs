@@ -26,8 +26,8 @@ use std::{
 
 /// Window in which repeated signals count as one request.
 ///
-/// A terminal and a launcher may both forward one Ctrl-C.
-const ECHO: Duration = Duration::from_millis(500);
+/// A rank gets one signal from a terminal or SLURM and from its launcher, which also hears of it from other machines.
+const ECHO: Duration = Duration::from_secs(2);
 
 /// Signals that request a graceful shutdown.
 pub const SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_repeated_signal_counts_after_a_while() {
         let (mut first, begun) = (None, Instant::now());
-        let after = [0, 400, 600].map(Duration::from_millis);
+        let after = [0, 1900, 2100].map(Duration::from_millis);
         assert_eq!(after.map(|time| is_again(&mut first, begun + time)), [false, false, true]);
     }
 }

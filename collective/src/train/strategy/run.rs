@@ -23,8 +23,9 @@ pub(super) enum Stop {
 }
 
 impl From<Error> for Stop {
+    /// Without [`Error::Poisoned`], because a run reports one error, also if the group failed between two calls.
     fn from(error: Error) -> Self {
-        Stop::Failed(error)
+        Stop::Failed(error.cause().clone())
     }
 }
 
