@@ -31,8 +31,16 @@ pub struct Preset {
 /// # Errors
 /// If a file cannot be read or contains an invalid flag. The error names file, line and flag.
 pub fn parse<P: Parser>(preset: Option<Preset>) -> Result<P> {
-    let args = expand(&command::<P>(), std::env::args_os().collect(), preset)?;
-    Ok(parsed(args).unwrap_or_else(|error: Error| error.exit()))
+    let parsed = parse_from(std::env::args_os().collect(), preset)?;
+    Ok(parsed.unwrap_or_else(|error: Error| error.exit()))
+}
+
+/// Parses `args`, of which the first names the program, like [`parse`]. The inner error is clap's.
+///
+/// # Errors
+/// As for [`parse`].
+pub fn parse_from<P: Parser>(args: Vec<OsString>, preset: Option<Preset>) -> Result<Result<P, Error>> {
+    Ok(parsed(expand(&command::<P>(), args, preset)?))
 }
 
 /// Parses expanded `args`. Help is printed for the declared command, whose switches take no value.

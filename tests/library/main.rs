@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod damaged_files;
 mod metrics;
 mod mnist_example;
 mod own_programs;

@@ -32,10 +32,10 @@ pub fn tasks_on(list: &str, node: usize) -> Option<usize> {
             Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
             None => (part, 1),
         };
-        if node < skipped + times {
+        skipped = usize::saturating_add(skipped, times);
+        if node < skipped {
             return tasks.parse().ok();
         }
-        skipped += times;
     }
     None
 }
