@@ -1,19 +1,12 @@
 //! Causal self-attention as one operation: Burn's matrix products, and kernels for heads and softmax between them.
 
 use super::{
+    autodiff::{self, Saved},
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
     many::buffers,
-    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product, recorded},
+    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product},
 };
-use burn::backend::{
-    Autodiff, Cube,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
-        grads::Gradients,
-        ops::{Backward, Ops},
-    },
-    tensor::FloatTensor,
-};
+use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
     cubecl::{self, prelude::*},
@@ -229,21 +222,19 @@ pub(crate) fn causal_attention(
     heads: usize,
 ) -> Option<Tensor<2>> {
     let sizes = Sizes { batch, time, heads, head_width: rows.dims()[1] / 3 / heads };
-    if let Ok(rows) = rows.clone().try_into_primitive::<Cube>() {
-        return Some(Tensor::from_primitive::<Cube>(forward(rows, sizes)?.0));
-    }
-    let rows = rows.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
-    let step = Step.prepare::<NoCheckpointing>([rows.node()]).compute_bound().stateful();
-    let (context, saved) = forward(rows.into_primitive(), sizes)?;
-    Some(recorded(step, (sizes, saved), context))
+    autodiff::run([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
 }
 
-/// The context; and queries (scaled), keys, values and weights.
-fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, [FloatTensor<Cube>; 4])> {
+/// The sizes; and queries (scaled), keys, values and weights.
+type State = (Sizes, [FloatTensor<Cube>; 4]);
+
+/// The context and what backward reads.
+fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, State)> {
     if !is_indexable(sizes.weights().num_elements()) || !on_cuda(std::slice::from_ref(&rows)) {
         return None;
     }
     let run = move |[rows]: [_; 1]| {
+        let rows = exact(rows);
         let [query, key, value] = sizes.split(rows, sizes.scale());
         let weights = sizes.softmax(product(query.clone(), transposed(&key))?);
         let context = sizes.join([product(weights.clone(), value.clone())?], 1.0);
@@ -252,20 +243,14 @@ fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, 
     let part = sizes.part();
     let shapes = [sizes.rows(1), part.clone(), part.clone(), part, sizes.weights()];
     let [context, saved @ ..] = kernels("causal attention", [rows], shapes, run);
-    Some((context, saved))
+    Some((context, (sizes, saved)))
 }
 
-#[derive(Debug)]
-struct Step;
-
-impl Backward<Cube, 1> for Step {
-    type State = (Sizes, [FloatTensor<Cube>; 4]);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let upstream = grads.consume::<Cube>(&ops.node);
-        let [Some(node)] = ops.parents else { return };
-        let (sizes, [query, key, value, weights]) = ops.state;
-        let run = move |[query, key, value, weights, upstream]: [_; 5]| {
+impl Saved<1> for State {
+    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 1]) -> [Option<FloatTensor<Cube>>; 1] {
+        let (sizes, [query, key, value, weights]) = self;
+        let run = move |tensors: [_; 5]| {
+            let [query, key, value, weights, upstream] = tensors.map(exact);
             let [upstream] = sizes.split(upstream, 1.0);
             let for_value = product(transposed(&weights), upstream.clone())?;
             let for_weights = product(upstream, transposed(&value))?;
@@ -275,7 +260,6 @@ impl Backward<Cube, 1> for Step {
             Ok([sizes.join([for_query, for_key, for_value], sizes.scale())])
         };
         let inputs = [query, key, value, weights, upstream];
-        let [gradient] = kernels("causal attention gradient", inputs, [sizes.rows(3)], run);
-        grads.register::<Cube>(node.id, gradient);
+        kernels("causal attention gradient", inputs, [sizes.rows(3)], run).map(Some)
     }
 }

@@ -5,22 +5,18 @@
 //! inputs with two launches for each tap of the kernel. Another input, which is one, gives the bias's gradient.
 
 use super::{
+    autodiff,
     block::{THREADS, blocks, blocks_for, dim},
-    tensors::{all, elements, empty, on_cuda, product, recorded, strided_operation},
+    tensors::{elements, empty, kernels, on_cuda, product},
 };
 use crate::{conv, layers::padding::padding};
 use burn::backend::{
     Autodiff, Cube, ExecutionError, TensorMetadata,
-    autodiff::{
-        checkpoint::base::Checkpointer,
-        grads::Gradients,
-        ops::{Backward, Ops},
-    },
     ops::{ConvOptions, ModuleOps},
     tensor::FloatTensor,
 };
 use burn::nn::conv::Conv2d;
-use burn::tensor::{DType, Shape, Tensor};
+use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
     cubecl::{self, prelude::*},
     ops::{permute, reshape},
@@ -148,7 +144,7 @@ fn add_images(
 }
 
 /// Gradients of weight and bias, from the images and the outputs' gradients with any strides.
-fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<Vec<CubeTensor>, ExecutionError> {
+fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<[CubeTensor; 2], ExecutionError> {
     let [images, filters] = [0, 1].map(|dim| upstream.shape()[dim]);
     let outputs = of.outputs[0] * of.outputs[1];
     let columns = empty(&x, Shape::new([images, outputs, of.columns()]));
@@ -191,7 +187,7 @@ fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<Vec<Cu
             of.inputs(),
         );
     }
-    Ok(vec![weight, bias])
+    Ok([weight, bias])
 }
 
 /// Computes `layer.forward(x)`, with another computation of the weight's gradient.
@@ -201,28 +197,23 @@ fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<Vec<Cu
 pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     // `val` counts as a use of the parameter, dereferencing does not.
     let values = [x, &*layer.weight].map(|tensor| tensor.clone().try_into_primitive::<Autodiff<Cube>>());
-    let [Ok(x), Ok(weight)] = values else { return None };
-    let (x_node, values) = (x.node(), [x, weight].map(|tensor| tensor.into_primitive()));
+    let [Ok(x_value), Ok(weight)] = values else { return None };
+    let values = [x_value, weight].map(|tensor| tensor.into_primitive());
     if !on_cuda(&values) {
         return None;
     }
-    let [x, weight] = values;
-    let geometry = Geometry::new(layer, x.shape().dims(), weight.shape().dims())?;
-    let weight = layer.weight.val().try_into_primitive::<Autodiff<Cube>>().ok()?;
-    let bias = match &layer.bias {
-        Some(bias) => Some(bias.val().try_into_primitive::<Autodiff<Cube>>().ok()?),
-        None => None,
+    let geometry = Geometry::new(layer, values[0].shape().dims(), values[1].shape().dims())?;
+    let forward = |x: FloatTensor<Cube>, weight: FloatTensor<Cube>, bias| {
+        let output = Cube::conv2d(x.clone(), weight.clone(), bias, geometry.options());
+        Some((output, Saved { geometry, x, weight }))
     };
-    let (weight_node, bias_node) = (weight.node(), bias.as_ref().map(|bias| bias.node()));
-    let (weight, bias) = (weight.into_primitive(), bias.map(|bias| bias.into_primitive()));
-    let output = Cube::conv2d(x.clone(), weight.clone(), bias, geometry.options());
-    let (step, saved) = (Step, Saved { geometry, x, weight });
-    Some(match bias_node {
-        Some(bias) => {
-            recorded(step.prepare([x_node, weight_node, bias]).compute_bound().stateful(), saved, output)
-        }
-        None => recorded(step.prepare([x_node, weight_node]).compute_bound().stateful(), saved, output),
-    })
+    let (x, weight) = (x.clone().into_dispatch(), layer.weight.val().into_dispatch());
+    match &layer.bias {
+        Some(bias) => autodiff::run([x, weight, bias.val().into_dispatch()], |[x, weight, bias]| {
+            forward(x, weight, Some(bias))
+        }),
+        None => autodiff::run([x, weight], |[x, weight]| forward(x, weight, None)),
+    }
 }
 
 /// What backward reads.
@@ -233,37 +224,18 @@ struct Saved {
     weight: FloatTensor<Cube>,
 }
 
-#[derive(Debug)]
-struct Step;
-
-impl<const N: usize> Backward<Cube, N> for Step {
-    type State = Saved;
-
-    fn backward(self, ops: Ops<Saved, N>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let upstream = grads.consume::<Cube>(&ops.node);
-        let Saved { geometry, x, weight } = ops.state;
-        let mut parents = ops.parents.into_iter();
-        let mut wanted = || parents.next().flatten();
-        if let Some(node) = wanted() {
-            let gradient =
-                Cube::conv2d_x_backward(x.clone(), weight.clone(), upstream.clone(), geometry.options());
-            grads.register::<Cube>(node.id, gradient);
+impl<const N: usize> autodiff::Saved<N> for Saved {
+    fn gradients(self, upstream: FloatTensor<Cube>, wanted: [bool; N]) -> [Option<FloatTensor<Cube>>; N] {
+        let Saved { geometry, x, weight } = self;
+        let for_x = wanted[0].then(|| {
+            Cube::conv2d_x_backward(x.clone(), weight.clone(), upstream.clone(), geometry.options())
+        });
+        let mut results = vec![for_x];
+        if wanted[1..].contains(&true) {
+            let run = move |[x, upstream]: [_; 2]| gradients(x, upstream, geometry);
+            let shapes = [weight.shape(), Shape::new([weight.shape()[0]])];
+            results.extend(kernels("convolution gradients", [x, upstream], shapes, run).map(Some));
         }
-        let nodes = [wanted(), wanted()];
-        if nodes.iter().all(Option::is_none) {
-            return;
-        }
-        let run = move |tensors: Vec<CubeTensor>| {
-            let [x, upstream] = all(tensors)?;
-            gradients(x, upstream, geometry)
-        };
-        let shapes = [weight.shape(), Shape::new([weight.shape()[0]])];
-        let outputs = shapes.map(|shape| (shape, DType::F32));
-        let gradients = strided_operation("convolution gradients", vec![x, upstream], &outputs, run);
-        for (node, gradient) in nodes.into_iter().zip(gradients) {
-            if let Some(node) = node {
-                grads.register::<Cube>(node.id, gradient);
-            }
-        }
+        std::array::from_fn(|at| results.get_mut(at).and_then(Option::take))
     }
 }

@@ -1,16 +1,12 @@
 //! Cross-entropy of classes with two launches, and its gradient with one.
 
 use super::{
+    autodiff::{self, Saved},
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{all, elements, empty, exact, on_cuda, recorded, strided_operation},
+    tensors::{elements, empty, exact, kernels, on_cuda},
 };
 use burn::backend::{
-    Autodiff, Cube, TensorMetadata,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
-        grads::Gradients,
-        ops::{Backward, Ops},
-    },
+    Cube, TensorMetadata,
     tensor::{FloatTensor, IntTensor},
 };
 use burn::tensor::{DType, Int, Shape, Tensor};
@@ -135,14 +131,13 @@ pub(crate) fn cross_entropy(
     targets: &Tensor<1, Int>,
     smoothing: f32,
 ) -> Option<(Tensor<1>, Tensor<1>)> {
-    if let Ok(logits) = logits.clone().try_into_primitive::<Cube>() {
-        let (mean, totals, _) = losses(logits, targets, smoothing)?;
-        return Some((Tensor::from_primitive::<Cube>(mean), Tensor::from_primitive::<Cube>(totals)));
-    }
-    let logits = logits.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
-    let step = Step.prepare::<NoCheckpointing>([logits.node()]).compute_bound().stateful();
-    let (mean, totals, state) = losses(logits.into_primitive(), targets, smoothing)?;
-    Some((recorded(step, state, mean), Tensor::from_primitive::<Cube>(totals)))
+    let mut totals = None;
+    let mean = autodiff::run([logits.clone().into_dispatch()], |[logits]| {
+        let (mean, sums, state) = losses(logits, targets, smoothing)?;
+        totals = Some(Tensor::from_primitive::<Cube>(sums));
+        Some((mean, state))
+    })?;
+    Some((mean, totals?))
 }
 
 /// What backward reads.
@@ -169,10 +164,8 @@ fn losses(
     if !(same_device && fits && on_cuda(std::slice::from_ref(&logits))) {
         return None;
     }
-    let (samples, one, two) = (targets.shape(), Shape::new([1]), Shape::new([2]));
-    let shapes = [samples.clone(), samples, one, two].map(|shape| (shape, DType::F32));
-    let run = move |tensors| {
-        let [logits, targets] = all(tensors)?;
+    let shapes = [targets.shape(), targets.shape(), Shape::new([1]), Shape::new([2])];
+    let run = move |[logits, targets]: [_; 2]| {
         let ((logits, stride, classes), targets) = (rows(logits), exact(targets));
         let [largest, logarithms, losses, correct] = [(); 4].map(|()| empty(&logits, targets.shape()));
         let [mean, totals] = [1, 2].map(|length| empty(&logits, Shape::new([length])));
@@ -205,10 +198,10 @@ fn losses(
                 THREADS,
             );
         }
-        Ok(vec![largest, logarithms, mean, totals])
+        Ok([largest, logarithms, mean, totals])
     };
-    let results = strided_operation("cross-entropy", vec![logits.clone(), targets.clone()], &shapes, run);
-    let [largest, logarithms, mean, totals] = results.try_into().ok()?;
+    let [largest, logarithms, mean, totals] =
+        kernels("cross-entropy", [logits.clone(), targets.clone()], shapes, run);
     Some((mean, totals, State { logits, targets, normalizers: [largest, logarithms], smoothing }))
 }
 
@@ -221,20 +214,13 @@ fn rows(matrix: CubeTensor) -> (CubeTensor, usize, usize) {
     (matrix, stride, columns)
 }
 
-#[derive(Debug)]
-struct Step;
-
-impl Backward<Cube, 1> for Step {
-    type State = State;
-
-    fn backward(self, ops: Ops<State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let upstream = grads.consume::<Cube>(&ops.node);
-        let [Some(node)] = ops.parents else { return };
-        let State { logits, targets, normalizers: [largest, logarithms], smoothing } = ops.state;
-        let shape = logits.shape();
-        let run = move |mut tensors: Vec<CubeTensor>| {
-            let (logits, stride, classes) = rows(tensors.remove(0));
-            let [targets, largest, logarithms, upstream] = all(tensors)?.map(exact);
+impl Saved<1> for State {
+    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 1]) -> [Option<FloatTensor<Cube>>; 1] {
+        let State { logits, targets, normalizers: [largest, logarithms], smoothing } = self;
+        let shapes = [logits.shape()];
+        let run = move |[logits, tensors @ ..]: [_; 5]| {
+            let (logits, stride, classes) = rows(logits);
+            let [targets, largest, logarithms, upstream] = tensors.map(exact);
             let gradient = empty(&logits, logits.shape());
             // SAFETY: every index is below the number of logits, or of samples.
             unsafe {
@@ -253,12 +239,9 @@ impl Backward<Cube, 1> for Step {
                     smoothing,
                 );
             }
-            Ok(vec![gradient])
+            Ok([gradient])
         };
-        let inputs = vec![logits, targets, largest, logarithms, upstream];
-        let outputs = [(shape, DType::F32)];
-        for gradient in strided_operation("cross-entropy gradient", inputs, &outputs, run) {
-            grads.register::<Cube>(node.id, gradient);
-        }
+        let inputs = [logits, targets, largest, logarithms, upstream];
+        kernels("cross-entropy gradient", inputs, shapes, run).map(Some)
     }
 }

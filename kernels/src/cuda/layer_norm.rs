@@ -1,18 +1,11 @@
 //! Layer normalisation with one launch, and its gradients with two.
 
 use super::{
+    autodiff::{self, Saved},
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{elements, empty, empty_like, kernels, on_cuda, recorded},
+    tensors::{elements, empty, empty_like, exact, kernels, on_cuda},
 };
-use burn::backend::{
-    Autodiff, Cube, TensorMetadata,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
-        grads::Gradients,
-        ops::{Backward, Ops},
-    },
-    tensor::FloatTensor,
-};
+use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::cubecl::{self, prelude::*};
 
@@ -144,18 +137,8 @@ pub(crate) fn layer_norm<const D: usize>(
     beta: &Tensor<1>,
     epsilon: f32,
 ) -> Option<Tensor<D>> {
-    let cube = |tensor: &Tensor<1>| tensor.clone().try_into_primitive::<Cube>().ok();
-    if let Ok(x) = x.clone().try_into_primitive::<Cube>() {
-        let (output, _) = forward([x, cube(gamma)?, cube(beta)?], epsilon)?;
-        return Some(Tensor::from_primitive::<Cube>(output));
-    }
-    let autodiff = |tensor: &Tensor<1>| tensor.clone().try_into_primitive::<Autodiff<Cube>>().ok();
-    let x = x.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
-    let inputs = [x, autodiff(gamma)?, autodiff(beta)?];
-    let nodes = inputs.each_ref().map(|input| input.node());
-    let (output, state) = forward(inputs.map(|input| input.into_primitive()), epsilon)?;
-    let step = Step.prepare::<NoCheckpointing>(nodes).compute_bound().stateful();
-    Some(recorded(step, state, output))
+    let [gamma, beta] = [gamma, beta].map(|parameter| parameter.clone().into_dispatch());
+    autodiff::run([x.clone().into_dispatch(), gamma, beta], |inputs| forward(inputs, epsilon))
 }
 
 /// What backward reads.
@@ -173,7 +156,8 @@ fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<
     }
     let [x, gamma, beta] = inputs;
     let rows = x.shape().num_elements() / gamma.shape().num_elements();
-    let run = move |[x, gamma, beta]: [_; 3]| {
+    let run = move |tensors: [_; 3]| {
+        let [x, gamma, beta] = tensors.map(exact);
         let output = empty_like(&x);
         let [means, inverse_deviations] = [(); 2].map(|()| empty(&x, Shape::new([rows])));
         // SAFETY: every index is below the length of its tensor, because gamma and beta are as long as a row.
@@ -200,17 +184,12 @@ fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<
     Some((output, State { x, gamma, statistics: [means, inverse_deviations] }))
 }
 
-#[derive(Debug)]
-struct Step;
-
-impl Backward<Cube, 3> for Step {
-    type State = State;
-
-    fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let upstream = grads.consume::<Cube>(&ops.node);
-        let State { x, gamma, statistics: [means, inverse_deviations] } = ops.state;
+impl Saved<3> for State {
+    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 3]) -> [Option<FloatTensor<Cube>>; 3] {
+        let State { x, gamma, statistics: [means, inverse_deviations] } = self;
         let shapes = [x.shape(), gamma.shape(), gamma.shape()];
-        let run = |[x, gamma, means, inverse_deviations, upstream]: [_; 5]| {
+        let run = |tensors: [_; 5]| {
+            let [x, gamma, means, inverse_deviations, upstream] = tensors.map(exact);
             let (rows, width) = (elements(&means), elements(&gamma));
             let rows_per_block = rows.div_ceil(BLOCKS);
             let parts = rows.div_ceil(rows_per_block);
@@ -246,11 +225,6 @@ impl Backward<Cube, 3> for Step {
             Ok([for_x, for_gamma, for_beta])
         };
         let inputs = [x, gamma, means, inverse_deviations, upstream];
-        let gradients = kernels("layer norm gradients", inputs, shapes, run);
-        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
-            if let Some(node) = node {
-                grads.register::<Cube>(node.id, gradient);
-            }
-        }
+        kernels("layer norm gradients", inputs, shapes, run).map(Some)
     }
 }

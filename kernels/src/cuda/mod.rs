@@ -1,6 +1,7 @@
 //! CUDA kernels for tensors of Burn: optimizer steps and layers with few launches.
 
 mod attention;
+mod autodiff;
 mod block;
 mod convolution;
 mod cross_entropy;

@@ -1,45 +1,33 @@
 //! ReLU whose gradient is fused with the operations before it.
 
-use super::tensors::recorded;
-use burn::backend::{
-    Autodiff, Cube,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
-        grads::Gradients,
-        ops::{Backward, Ops},
-    },
-    tensor::FloatTensor,
-};
-use burn::tensor::Tensor;
+use super::autodiff::{Saved, run};
+use burn::backend::{Cube, tensor::FloatTensor};
+use burn::tensor::{Tensor, activation};
 
 /// Computes `burn::tensor::activation::relu(x)`; `None` without autodiff or on another kind of device.
 ///
 /// Burn's gradient begins with a comparison of the output with zero. Fusion starts another block of operations there,
 /// because the comparison does not depend on the gradient, so that Burn's gradient takes two launches.
 pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
-    let x = x.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
-    let step = Step::<D>.prepare::<NoCheckpointing>([x.node()]).compute_bound().stateful();
-    let output = burn::tensor::activation::relu(Tensor::<D>::from_primitive::<Cube>(x.into_primitive()));
-    let output = output.try_into_primitive::<Cube>().ok()?;
-    Some(recorded(step, output.clone(), output))
+    if !x.device().is_autodiff() {
+        return None;
+    }
+    run([x.clone().into_dispatch()], |[x]| {
+        let output = activation::relu(Tensor::<D>::from_primitive::<Cube>(x));
+        let output = output.try_into_primitive::<Cube>().ok()?;
+        Some((output.clone(), Output::<D>(output)))
+    })
 }
 
-#[derive(Debug)]
-struct Step<const D: usize>;
+#[derive(Clone, Debug)]
+struct Output<const D: usize>(FloatTensor<Cube>);
 
-impl<const D: usize> Backward<Cube, 1> for Step<D> {
-    /// The output.
-    type State = FloatTensor<Cube>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let upstream = Tensor::<D>::from_primitive::<Cube>(grads.consume::<Cube>(&ops.node));
-        let [Some(node)] = ops.parents else { return };
-        let output = Tensor::<D>::from_primitive::<Cube>(ops.state);
+impl<const D: usize> Saved<1> for Output<D> {
+    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 1]) -> [Option<FloatTensor<Cube>>; 1] {
+        let [upstream, output] = [upstream, self.0].map(Tensor::<D>::from_primitive::<Cube>);
         // Zeros that depend on the gradient.
         let zeros = upstream.clone().clamp(0.0, 0.0);
         let gradient = upstream.mask_fill(output.lower_equal(zeros), 0.0);
-        if let Ok(gradient) = gradient.try_into_primitive::<Cube>() {
-            grads.register::<Cube>(node.id, gradient);
-        }
+        [gradient.try_into_primitive::<Cube>().ok()]
     }
 }

@@ -6,16 +6,12 @@
 //! [`after_queued`](super::after_queued).
 
 use burn::backend::{
-    Autodiff, Cube, ExecutionError, StreamId, TensorMetadata,
-    autodiff::{
-        checkpoint::strategy::NoCheckpointing,
-        ops::{Backward, OpsKind},
-    },
+    Cube, ExecutionError, StreamId, TensorMetadata,
     fusion::{self, NoOp, custom::OperationFn},
     ir::{CustomOpIr, HandleContainer, InitOperationIr, OperationIr, OperationOutput, TensorIr},
     tensor::FloatTensor,
 };
-use burn::tensor::{DType, Shape, Tensor};
+use burn::tensor::{DType, Shape};
 use burn_cubecl::{
     CubeBackend, CubeDevice,
     fusion::CubeFusionHandle,
@@ -97,7 +93,7 @@ pub(super) fn queue(
     client.register(StreamId::current(), OperationIr::Custom(ir), OperationFn(act))
 }
 
-/// [`operation`] with a fixed number of inputs, and of results in f32.
+/// [`strided_operation`] with a fixed number of inputs, and of results in f32.
 pub(super) fn kernels<const I: usize, const O: usize>(
     name: &'static str,
     inputs: [FloatTensor<Cube>; I],
@@ -105,7 +101,7 @@ pub(super) fn kernels<const I: usize, const O: usize>(
     run: impl Fn([CubeTensor; I]) -> Result<[CubeTensor; O], ExecutionError> + Send + Sync + 'static,
 ) -> [FloatTensor<Cube>; O] {
     let run = move |tensors: Vec<CubeTensor>| Ok(run(all(tensors)?)?.into());
-    let results = operation(name, inputs.into(), &outputs.map(|shape| (shape, DType::F32)), run);
+    let results = strided_operation(name, inputs.into(), &outputs.map(|shape| (shape, DType::F32)), run);
     results.try_into().expect("a tensor for each output")
 }
 
@@ -138,18 +134,6 @@ pub(super) fn part(handle: &Handle, from: usize, length: usize) -> Handle {
 
 pub(super) fn elements(tensor: &CubeTensor) -> usize {
     tensor.shape().num_elements()
-}
-
-/// The result of an operation with autodiff, whose backward pass reads `state`.
-pub(super) fn recorded<O: Backward<Cube, N>, const N: usize, const D: usize>(
-    operation: OpsKind<O, Cube, O::State, NoCheckpointing, N>,
-    state: O::State,
-    output: FloatTensor<Cube>,
-) -> Tensor<D> {
-    Tensor::from_primitive::<Autodiff<Cube>>(match operation {
-        OpsKind::Tracked(prep) => prep.finish(state, output),
-        OpsKind::UnTracked(prep) => prep.finish(output),
-    })
 }
 
 /// Makes a result of a kernel a tensor of Burn.
