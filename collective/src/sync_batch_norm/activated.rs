@@ -9,7 +9,7 @@ use super::{
 };
 use burn::backend::{Flex, TensorMetadata};
 use kernels::{
-    batch_norm::{self, Affine, Centred, PooledGradient, ReluGradient},
+    batch_norm::{self, Affine, Centred, PooledGradient, Relu},
     host_tensor::{Host, contiguous, tensor, values as host},
     layers::operation::Operation,
     pool::{self, Windows},
@@ -60,11 +60,10 @@ impl Operation<3, 2> for Activated {
             .collect();
         let input = Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
         let dims = values.shape().dims();
+        let plain = |relu| tensor(batch_norm::apply(&maps, input, None, relu, dims), x.shape());
         let (output, taken) = match &self.activation {
-            Activation::None => {
-                (tensor(batch_norm::apply(&maps, input, None, dims), x.shape()), Default::default())
-            }
-            Activation::Relu => (tensor(batch_norm::relu(&maps, input, dims), x.shape()), Default::default()),
+            Activation::None => (plain(Relu::None), Default::default()),
+            Activation::Relu => (plain(Relu::After), Default::default()),
             Activation::ReluMaxPool(windows) => {
                 let pooled = pool::forward_mapped(&maps, input, windows);
                 (tensor(pooled.values, windows.output()), (pooled.taken, pooled.inputs))
@@ -90,12 +89,11 @@ impl Operation<3, 2> for Activated {
         let input = Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
         let grad = host(&grad);
         let plain = Centred { values: grad, centres: None };
-        let through_relu = ReluGradient { values: grad, outputs: &maps, x: input };
         let through_pool =
             |windows| PooledGradient { values: grad, taken: &taken.0, inputs: &taken.1, windows, x: input };
         let sums = match &self.activation {
-            Activation::None => batch_norm::sums(plain, input, dims),
-            Activation::Relu => through_relu.sums(dims),
+            Activation::None => batch_norm::sums(plain, input, None, dims),
+            Activation::Relu => batch_norm::sums(plain, input, Some(&maps), dims),
             Activation::ReluMaxPool(windows) => through_pool(windows).sums(),
         };
         let sums = gradient_lines(&sums, &statistics);
@@ -104,8 +102,8 @@ impl Operation<3, 2> for Activated {
             let projection = project::<Flex>(&sums, gamma.clone(), &statistics, &self.settings, empty);
             let lines = projected_lines(&statistics, &projection);
             let gradient = match &self.activation {
-                Activation::None => batch_norm::apply(&lines, plain, Some(input), dims),
-                Activation::Relu => through_relu.apply(&lines, dims),
+                Activation::None => batch_norm::apply(&lines, plain, Some(input), Relu::None, dims),
+                Activation::Relu => batch_norm::apply(&lines, plain, Some(input), Relu::Before(&maps), dims),
                 Activation::ReluMaxPool(windows) => through_pool(windows).apply(&lines),
             };
             tensor(gradient, shape)

@@ -3,7 +3,7 @@
 use super::kernel::flatten;
 use burn::backend::{Flex, TensorMetadata};
 use kernels::{
-    batch_norm::{self, Affine, Centred},
+    batch_norm::{self, Affine, Centred, Relu},
     host_tensor::{Host, tensor, values as host},
     layers::operation::{Operation, shaped},
 };
@@ -35,7 +35,8 @@ impl Operation<5, 5> for Inference {
         let maps = self.maps(&gamma, &variance, host(&beta).iter().copied());
         let values = flatten::<Flex>(x.clone());
         let input = Centred { values: host(&values), centres: Some(host(&mean)) };
-        (tensor(batch_norm::apply(&maps, input, None, values.shape().dims()), x.shape()), ())
+        let output = batch_norm::apply(&maps, input, None, Relu::None, values.shape().dims());
+        (tensor(output, x.shape()), ())
     }
 
     /// The statistics are constants.
@@ -47,13 +48,13 @@ impl Operation<5, 5> for Inference {
         let mut for_x = Vec::new();
         if wanted[0] {
             let maps = self.maps(gamma, variance, std::iter::repeat(0.0));
-            for_x = batch_norm::apply(&maps, gradient, None, dims);
+            for_x = batch_norm::apply(&maps, gradient, None, Relu::None, dims);
         }
         let (mut for_gamma, mut for_beta) = (Vec::new(), Vec::new());
         // A frozen layer needs no sums.
         if wanted[1] || wanted[2] {
             let input = Centred { values: host(&values), centres: Some(host(mean)) };
-            let sums = batch_norm::sums(gradient, input, dims);
+            let sums = batch_norm::sums(gradient, input, None, dims);
             let inverse = self.inverse_deviations(variance);
             for_gamma =
                 sums.iter().zip(inverse).map(|([_, along], inverse)| *along as f32 * inverse).collect();

@@ -117,9 +117,9 @@ pub fn centre_on_host(values: Host) -> Centred<Flex> {
     // Means of some images. An anchor is at most √(values per channel / SAMPLE) deviations from the batch's mean, so
     // that differences lose few digits.
     let images = SAMPLE.div_ceil(shape[2]).min(shape[0]);
-    let some = batch_norm::sums(x(None), x(None), [images, shape[1], shape[2]]);
+    let some = batch_norm::sums(x(None), x(None), None, [images, shape[1], shape[2]]);
     let anchor: Vec<f32> = some.iter().map(|[sum, _]| (sum / (images * shape[2]) as f64) as f32).collect();
-    let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), shape);
+    let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), None, shape);
     let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
     let variance = sums.iter().map(|[sum, squares]| {
         let rest = sum / count;

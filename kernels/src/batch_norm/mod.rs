@@ -1,16 +1,15 @@
 //! Passes of batch normalisation: sums over the channels of a batch and an affine map per channel, also followed by
 //! ReLU, or by ReLU and max-pooling.
 //!
-//! Batches are `[batch, channels, positions]`.
+//! Batches are `[batch, channels, positions]`. No mask of a ReLU is stored: the gradient's passes compute the sign of each
+//! output again from the input, which they read anyway.
 
 mod pooled;
-mod relu;
 #[cfg(test)]
 mod tests;
 
 pub use crate::affine::{Affine, Centred};
 pub use pooled::PooledGradient;
-pub use relu::{ReluGradient, relu};
 
 use crate::{
     parallel::{self, Room},
@@ -21,16 +20,12 @@ use pulp::Simd;
 
 /// Sums `a` and `a` × `b` over each channel.
 ///
-/// Planes are summed in f32 and their sums in f64, in image order.
+/// With `outputs`, `a` is a gradient, without centres, through the ReLU after these maps of `b`. Planes are summed in f32
+/// and their sums in f64, in image order.
 ///
 /// # Panics
 /// If there are fewer values than the shape `[batch, channels, positions]` requires.
-pub fn sums(a: Centred, b: Centred, shape: [usize; 3]) -> Vec<[f64; 2]> {
-    sums_through(a, b, None, shape)
-}
-
-/// [`sums`] where `a` is a gradient through the ReLU after these maps of `b`.
-fn sums_through(
+pub fn sums(
     a: Centred,
     b: Centred,
     outputs: Option<&[Affine]>,
@@ -116,26 +111,23 @@ fn plane_sums<S: Simd, const RELU: bool>(
     [first, second]
 }
 
-/// Applies each channel's affine map to `a`, and to `b` if there is one.
-///
-/// # Panics
-/// If there are fewer values than the shape requires, fewer maps than channels, or the result does not
-/// fit in memory.
-pub fn apply(lines: &[Affine], a: Centred, b: Option<Centred>, shape: [usize; 3]) -> Vec<f32> {
-    apply_with(lines, a, b, Relu::None, shape)
-}
-
 /// A ReLU in the pass of [`apply`].
 #[derive(Clone, Copy)]
-enum Relu<'a> {
+pub enum Relu<'a> {
+    /// None.
     None,
-    /// After the maps of `a`.
+    /// After the maps of `a`; there is no `b`. NaN is propagated.
     After,
     /// `a` is a gradient, without centres, through the ReLU after these maps of `b`.
     Before(&'a [Affine]),
 }
 
-fn apply_with(
+/// Applies each channel's affine map to `a`, and to `b` if there is one.
+///
+/// # Panics
+/// If there are fewer values than the shape requires, fewer maps than channels, or the result does not
+/// fit in memory.
+pub fn apply(
     lines: &[Affine],
     a: Centred,
     b: Option<Centred>,

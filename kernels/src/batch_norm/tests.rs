@@ -1,6 +1,6 @@
 //! Comparison of the passes with plain loops and with one another.
 
-use super::{Affine, Centred, PooledGradient, ReluGradient, apply, relu, sums};
+use super::{Affine, Centred, PooledGradient, Relu, apply, sums};
 use crate::{
     pool::{self, Mapped, Windows},
     tests::{assert_close, everywhere, noise, same_for_every_number_of_threads},
@@ -22,8 +22,8 @@ fn batch_norm_passes_equal_plain_loops() {
             let Affine { factors, constant } = LINES[channel];
             lines.push(f64::from(factors[0]) * a + f64::from(factors[1]) * b + f64::from(constant));
         }
-        assert_close(&totals(&sums(plain, centred, shape)), wanted.as_flattened(), width);
-        assert_close(&apply(&LINES, plain, Some(centred), shape), &lines, width);
+        assert_close(&totals(&sums(plain, centred, None, shape)), wanted.as_flattened(), width);
+        assert_close(&apply(&LINES, plain, Some(centred), Relu::None, shape), &lines, width);
     });
 }
 
@@ -33,7 +33,7 @@ fn overflowing_planes_are_rejected() {
     // In wrapping arithmetic, two such planes have two values.
     let positions = (1 << (usize::BITS - 1)) + 1;
     let line = Affine { factors: [1.0, 0.0], constant: 0.0 };
-    drop(apply(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
+    drop(apply(&[line; 2], Centred { values: &[], centres: None }, None, Relu::None, [1, 2, positions]));
 }
 
 const MAPS: [Affine; 2] =
@@ -50,17 +50,18 @@ fn relu_in_the_same_pass_equals_relu_after_it_to_the_bit() {
     let (x, gradient, shape) = (noise(7, 222), noise(8, 222), [3, 2, 37]);
     let x = Centred { values: &x, centres: Some(&[0.5, -2.0]) };
     everywhere(|width| {
-        let normalised = apply(&MAPS, x, None, shape);
+        let normalised = apply(&MAPS, x, None, Relu::None, shape);
         let positive: Vec<f32> = normalised.iter().map(|value| value.max(0.0)).collect();
-        assert!(positive.contains(&0.0) && relu(&MAPS, x, shape) == positive, "{width}");
+        assert!(positive.contains(&0.0) && apply(&MAPS, x, None, Relu::After, shape) == positive, "{width}");
 
         let passed: Vec<f32> =
             gradient.iter().zip(&positive).map(|(g, y)| if *y > 0.0 { *g } else { 0.0 }).collect();
         let plain = Centred { values: &passed, centres: None };
-        let fused = ReluGradient { values: &gradient, outputs: &MAPS, x };
-        assert!(fused.apply(&LINES, shape) == apply(&LINES, plain, Some(x), shape), "{width}");
-        let wanted = sums(plain, x, shape);
-        assert_close(&totals(&fused.sums(shape)), wanted.as_flattened(), width);
+        let gradient = Centred { values: &gradient, centres: None };
+        let fused = apply(&LINES, gradient, Some(x), Relu::Before(&MAPS), shape);
+        assert!(fused == apply(&LINES, plain, Some(x), Relu::None, shape), "{width}");
+        let wanted = sums(plain, x, None, shape);
+        assert_close(&totals(&sums(gradient, x, Some(&MAPS), shape)), wanted.as_flattened(), width);
     });
 }
 
@@ -74,7 +75,7 @@ fn pooling_in_the_same_pass_equals_pooling_after_it_to_the_bit() {
             let x = noise(3, shape.iter().product());
             let x = Centred { values: &x, centres: Some(&[0.25, -0.5]) };
             let Mapped { values, taken, inputs } = pool::forward_mapped(&MAPS, x, &windows);
-            let wanted = pool::forward(&apply(&MAPS, x, None, shape), &windows);
+            let wanted = pool::forward(&apply(&MAPS, x, None, Relu::None, shape), &windows);
             assert!(values.contains(&0.0) && (&values, &taken) == (&wanted.0, &wanted.1), "{what}");
 
             let gradient = noise(4, values.len());
@@ -82,8 +83,8 @@ fn pooling_in_the_same_pass_equals_pooling_after_it_to_the_bit() {
             let plain = Centred { values: &spread, centres: None };
             let fused =
                 PooledGradient { values: &gradient, taken: &taken, inputs: &inputs, windows: &windows, x };
-            assert!(fused.apply(&LINES) == apply(&LINES, plain, Some(x), shape), "{what}");
-            assert_close(&totals(&fused.sums()), sums(plain, x, shape).as_flattened(), &what);
+            assert!(fused.apply(&LINES) == apply(&LINES, plain, Some(x), Relu::None, shape), "{what}");
+            assert_close(&totals(&fused.sums()), sums(plain, x, None, shape).as_flattened(), &what);
         }
     });
 }
@@ -95,7 +96,6 @@ fn passes_are_bit_identical_for_every_number_of_threads() {
     same_for_every_number_of_threads(|| {
         let x = Centred { values: &x, centres: Some(&[0.25, -0.5]) };
         let pooled = pool::forward_mapped(&MAPS, x, &windows);
-        let through_relu = ReluGradient { values: &gradient, outputs: &MAPS, x };
         let through_pool = PooledGradient {
             values: &gradient[..120],
             taken: &pooled.taken,
@@ -104,12 +104,12 @@ fn passes_are_bit_identical_for_every_number_of_threads() {
             x,
         };
         let plain = Centred { values: &gradient, centres: None };
-        let sums = [sums(plain, x, shape), through_relu.sums(shape), through_pool.sums()];
+        let sums = [sums(plain, x, None, shape), sums(plain, x, Some(&MAPS), shape), through_pool.sums()];
         let gradients = [
-            apply(&LINES, plain, Some(x), shape),
-            through_relu.apply(&LINES, shape),
+            apply(&LINES, plain, Some(x), Relu::None, shape),
+            apply(&LINES, plain, Some(x), Relu::Before(&MAPS), shape),
             through_pool.apply(&LINES),
         ];
-        (relu(&MAPS, x, shape), pooled.clone(), sums, gradients)
+        (apply(&MAPS, x, None, Relu::After, shape), pooled.clone(), sums, gradients)
     });
 }
