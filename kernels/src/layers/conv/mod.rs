@@ -14,7 +14,6 @@ use crate::conv::{Depthwise, Shape};
 use crate::host_tensor::is_flex;
 use burn::module::Param;
 use burn::nn::{
-    PaddingConfig2d,
     conv::{Conv1d, Conv2d, ConvTranspose2d},
     pool::MaxPool2d,
 };
@@ -33,7 +32,7 @@ use operation::{Convolution, Epilogue, Transposed};
 /// matrix product, which is in TF32 where Burn's products are.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(kernel) => kernel.run(x, layer.weight.val(), layer.bias.as_ref()),
+        Some(kernel) => kernel.run(x, layer.weight.val(), &layer.bias),
         None => on_another_device(layer, x),
     }
 }
@@ -70,19 +69,15 @@ pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Ten
 
 /// Computes `layer.forward(x)`, as a convolution of images with one row; see [`conv`].
 pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
-    let padding = of_one_row(&layer.padding);
-    let setting = Setting {
-        stride: [1, layer.stride],
-        dilation: [1, layer.dilation],
-        groups: layer.groups,
-        padding: &padding,
-    };
+    let (stride, dilation) = ([1, layer.stride], [1, layer.dilation]);
     let ([batch, channels, length], [filters, inputs, taps]) = (x.dims(), layer.weight.dims());
-    let kernel = setting.kernel([batch, channels, 1, length], [filters, inputs, 1, taps]);
+    let padding = padding(&of_one_row(&layer.padding), [1, length], [1, taps], stride);
+    let (images, weights) = ([batch, channels, 1, length], [filters, inputs, 1, taps]);
+    let kernel = Kernel::new(images, weights, padding, stride, dilation, layer.groups);
     match kernel.filter(|_| is_covered(&x, &layer.weight)) {
         Some(kernel) => {
             let (x, weight) = (x.unsqueeze_dim(2), layer.weight.val().unsqueeze_dim(2));
-            kernel.run(x, weight, layer.bias.as_ref()).squeeze_dim(2)
+            kernel.run(x, weight, &layer.bias).squeeze_dim(2)
         }
         None => layer.forward(x),
     }
@@ -94,19 +89,15 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 /// 16-bit tensors as in [`conv`].
 pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
     let Some(shape) = covered_transposed(layer, &x) else { return layer.forward(x) };
-    let (each, weight, bias) = (Transposed(shape), layer.weight.val(), value(layer.bias.as_ref()));
+    let (each, weight) = (Transposed(shape), layer.weight.val());
     match layer.groups {
-        1 => in_f32(each, x, weight, bias),
-        groups => in_f32(Grouped { each, groups }, x, weight, bias),
+        1 => in_f32(each, x, weight, &layer.bias),
+        groups => in_f32(Grouped { each, groups }, x, weight, &layer.bias),
     }
 }
 
 fn run(layer: &Conv2d, x: Tensor<4>, operation: Convolution) -> Tensor<4> {
-    in_f32(operation, x, layer.weight.val(), value(layer.bias.as_ref()))
-}
-
-fn value(bias: Option<&Param<Tensor<1>>>) -> Option<Tensor<1>> {
-    bias.map(|bias| bias.val())
+    in_f32(operation, x, layer.weight.val(), &layer.bias)
 }
 
 /// The operation in f32; the result has the type of `x`.
@@ -114,47 +105,16 @@ fn in_f32(
     operation: impl operations::Operation<3, 2>,
     x: Tensor<4>,
     weight: Tensor<4>,
-    bias: Option<Tensor<1>>,
+    bias: &Option<Param<Tensor<1>>>,
 ) -> Tensor<4> {
     let (f32, dtype) = (FloatDType::F32, FloatDType::from(x.dtype()));
-    let bias = bias.unwrap_or_else(|| no_bias(&weight.device()));
+    let bias = bias.as_ref().map_or_else(|| no_bias(&weight.device()), |bias| bias.val());
     if dtype == f32 {
         return operations::run(operation, [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()]);
     }
     let inputs =
         [x.cast(f32).into_dispatch(), weight.cast(f32).into_dispatch(), bias.cast(f32).into_dispatch()];
     operations::run::<4, _, _>(operation, inputs).cast(dtype)
-}
-
-/// Settings of a convolution layer in two dimensions.
-struct Setting<'a> {
-    stride: [usize; 2],
-    dilation: [usize; 2],
-    groups: usize,
-    padding: &'a PaddingConfig2d,
-}
-
-impl Setting<'_> {
-    /// The kernel for these images and weights, if there is one.
-    fn kernel(&self, images: [usize; 4], weights: [usize; 4]) -> Option<Kernel> {
-        let ([batch, channels, size @ ..], [filters, inputs, kernel @ ..]) = (images, weights);
-        let Self { stride, dilation, groups, .. } = *self;
-        let padding = padding(self.padding, size, kernel, stride);
-        if groups == 1 {
-            return Shape::new(images, weights, padding, stride, dilation).map(Kernel::Whole);
-        }
-        if groups == channels && inputs == 1 {
-            return Depthwise::new(images, weights, padding, stride, dilation).map(Kernel::Depthwise);
-        }
-        let divided = groups > 0 && channels == groups * inputs && filters.is_multiple_of(groups);
-        if !divided {
-            return None;
-        }
-        let ([height, width], [rows, columns]) = (size, kernel);
-        let (images, weights) = ([batch, inputs, height, width], [filters / groups, inputs, rows, columns]);
-        let shape = Shape::new(images, weights, padding, stride, dilation)?;
-        Some(Kernel::Groups { shape, groups })
-    }
 }
 
 /// How a convolution is computed.
@@ -170,8 +130,32 @@ enum Kernel {
 }
 
 impl Kernel {
-    fn run(self, x: Tensor<4>, weight: Tensor<4>, bias: Option<&Param<Tensor<1>>>) -> Tensor<4> {
-        let bias = value(bias);
+    /// The kernel for these images and weights, if there is one; `padding` is the zeros before and after, by axis.
+    fn new(
+        images: [usize; 4],
+        weights: [usize; 4],
+        padding: [[usize; 2]; 2],
+        stride: [usize; 2],
+        dilation: [usize; 2],
+        groups: usize,
+    ) -> Option<Self> {
+        let ([batch, channels, height, width], [filters, inputs, rows, columns]) = (images, weights);
+        if groups == 1 {
+            return Shape::new(images, weights, padding, stride, dilation).map(Kernel::Whole);
+        }
+        if groups == channels && inputs == 1 {
+            return Depthwise::new(images, weights, padding, stride, dilation).map(Kernel::Depthwise);
+        }
+        let divided = groups > 0 && channels == groups * inputs && filters.is_multiple_of(groups);
+        if !divided {
+            return None;
+        }
+        let (images, weights) = ([batch, inputs, height, width], [filters / groups, inputs, rows, columns]);
+        let shape = Shape::new(images, weights, padding, stride, dilation)?;
+        Some(Kernel::Groups { shape, groups })
+    }
+
+    fn run(self, x: Tensor<4>, weight: Tensor<4>, bias: &Option<Param<Tensor<1>>>) -> Tensor<4> {
         match self {
             Kernel::Whole(shape) => {
                 in_f32(Convolution { shape, epilogue: Epilogue::Nothing }, x, weight, bias)
@@ -187,9 +171,12 @@ impl Kernel {
 
 /// The kernel for a layer, if there is one.
 fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Kernel> {
-    let Conv2d { stride, dilation, groups, ref padding, .. } = *layer;
-    let setting = Setting { stride, dilation, groups, padding };
-    is_covered(x, &layer.weight).then(|| setting.kernel(x.dims(), layer.weight.dims())).flatten()
+    let Conv2d { stride, dilation, groups, .. } = *layer;
+    let (images @ [.., height, width], weights @ [.., rows, columns]) = (x.dims(), layer.weight.dims());
+    let padding = padding(&layer.padding, [height, width], [rows, columns], stride);
+    let kernel =
+        is_covered(x, &layer.weight).then(|| Kernel::new(images, weights, padding, stride, dilation, groups));
+    kernel.flatten()
 }
 
 /// The shape of a group's convolution whose output has the shape of `x`, if the kernels support it.
@@ -206,9 +193,7 @@ fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
         whole.checked_add(padding_out[axis])?.checked_sub(2 * padding)
     };
     let images = [batch, filters * groups, length(0, height, rows, top)?, length(1, width, columns, left)?];
-    let padding = PaddingConfig2d::Explicit(top, left, top, left);
-    let setting = Setting { stride, dilation, groups, padding: &padding };
-    match setting.kernel(images, weights)? {
+    match Kernel::new(images, weights, [[top; 2], [left; 2]], stride, dilation, groups)? {
         Kernel::Whole(shape) | Kernel::Groups { shape, .. } => {
             (shape.outputs()[2..] == [height, width]).then_some(shape)
         }

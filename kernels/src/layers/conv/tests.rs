@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::{assert_close, everywhere, read, results};
 use burn::module::Param;
-use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
+use burn::nn::{PaddingConfig2d, conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, TensorData};
 use proptest::prelude::*;
 
