@@ -1,7 +1,7 @@
 //! Multi-head attention for short sequences (Vaswani et al. 2017, arXiv 1706.03762).
 
 mod head;
-#[cfg(test)]
+#[cfg(all(test, feature = "burn"))]
 mod tests;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Tests of the layers of transformers against Burn's operations.
 
 use super::{causal_attention, causal_attention_with, layer_norm, linear};
-use crate::tests::{assert_close, run, same_for_every_number_of_threads, with_threads};
+use crate::tests::{assert_close, everywhere, run, same_for_every_number_of_threads, with_threads};
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, Tensor, activation};
@@ -18,12 +18,18 @@ fn attention_equals_burns_operations() {
     for [batch, time, heads, head_width] in sizes {
         let all = random([batch * time, 3 * heads * head_width]);
         let causal = || run(&all, |all| causal_attention(all, [batch, time], heads)).0;
-        let ours = same_for_every_number_of_threads(causal);
+        same_for_every_number_of_threads(causal);
         let (theirs, _) =
             run(&all, |all| causal_attention_with(all, [batch, time], heads, |weights| weights));
-        for (ours, theirs) in ours.iter().zip(&theirs) {
-            assert_close(ours, theirs, &format!("{batch} × {time}, {heads} × {head_width}"));
-        }
+        everywhere(|width| {
+            for (ours, theirs) in causal().iter().zip(&theirs) {
+                assert_close(ours, theirs, &format!("{batch} × {time}, {heads} × {head_width}, {width}"));
+            }
+        });
+    }
+    for size in [[0, 2], [2, 0]] {
+        let (results, _) = run(&random([0, 6]), |all| causal_attention(all, size, 1));
+        assert_eq!(results, [[0.0; 0]; 2]);
     }
 }
 
