@@ -50,13 +50,13 @@ impl CrossEntropy {
         self.check(logits, targets);
         assert_eq!(rows.len(), targets.len(), "one row for each target");
         let factor = gradient / targets.len() as f32;
-        let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+        let write = |(): &mut (), range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
             let logits = &logits[range.start * self.classes..];
             let (targets, rows) = (&targets[range.clone()], &rows[range]);
             gradients(*self, logits, targets, rows, factor, to);
         };
         // SAFETY: `gradients` writes all values.
-        unsafe { parallel::build_rows([targets.len(), self.rows()], self.classes, write) }
+        unsafe { parallel::build([targets.len(), self.rows()], self.classes, || (), write) }
     }
 
     fn check(&self, logits: &[f32], targets: &[i64]) {

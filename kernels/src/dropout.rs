@@ -5,6 +5,7 @@ use crate::{
     parallel::{self, Room},
 };
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
+use std::ops::Range;
 
 /// Key of the ChaCha8 generator (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008).
 pub type Key = [u8; 32];
@@ -58,13 +59,13 @@ impl Kept {
     /// random stream.
     pub fn draw(rows: usize, len: usize, prob: f64, key: Key) -> Self {
         let dropout = Dropout::new(prob, key);
-        let one = |bytes: &mut Vec<u8>, row: usize, mask: Room<u8>| {
-            for (kept, mask) in dropout.row(row, len, bytes).zip(mask) {
+        let one = |bytes: &mut Vec<u8>, row: Range<usize>, mask: Room<u8>| {
+            for (kept, mask) in dropout.row(row.start, len, bytes).zip(mask) {
                 mask.write(u8::from(kept));
             }
         };
         // SAFETY: the whole mask is written.
-        let mask = unsafe { parallel::build(rows, len, Vec::new, one) };
+        let mask = unsafe { parallel::build([rows, 1], len, Vec::new, one) };
         Self { mask, factor: dropout.factor() }
     }
 

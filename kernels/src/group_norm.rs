@@ -34,12 +34,12 @@ impl GroupNorm<'_> {
     /// If the slices or the number of groups do not fit the shape.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
         let (image, images) = self.images(x);
-        let write = |range: Range<usize>, y: Room| {
+        let write = |(): &mut (), range: Range<usize>, y: Room| {
             let x = &x[range.start * image..range.end * image];
             normalise(*self, x, y);
         };
         // SAFETY: `normalise` writes all values.
-        unsafe { parallel::build_rows(images, image, write) }
+        unsafe { parallel::build(images, image, || (), write) }
     }
 
     /// Gradients of `x`, `gamma` and `beta`, from that of the output, also without gamma or beta.

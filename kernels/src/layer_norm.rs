@@ -30,11 +30,11 @@ impl LayerNorm<'_> {
     /// If `x` is not in whole rows, or `beta` has another length than `gamma`.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
         let width = self.width(x);
-        let write = |range: Range<usize>, to: Room| {
+        let write = |(): &mut (), range: Range<usize>, to: Room| {
             normalise(*self, &x[range.start * width..][..to.len()], to);
         };
         // SAFETY: `normalise` writes all values.
-        unsafe { parallel::build_rows([x.len() / width.max(1), ROWS], width, write) }
+        unsafe { parallel::build([x.len() / width.max(1), ROWS], width, || (), write) }
     }
 
     /// Gradients of `x`, `gamma` and `beta`, from that of the output. That of `beta` is empty without it.

@@ -22,12 +22,12 @@ pub fn scale(x: &[f32], values: &[f32], slopes: &[f32], plane: usize) -> Vec<f32
     assert_eq!(x.len(), values.len(), "one length for both");
     assert!(x.is_empty() || x.len().checked_rem(row) == Some(0), "whole planes");
     let rows = [x.len() / row.max(1), (PART / row.max(1)).max(1)];
-    let write = |range: std::ops::Range<usize>, to: Room| {
+    let write = |(): &mut (), range: std::ops::Range<usize>, to: Room| {
         let [x, values] = [x, values].map(|of| &of[range.start * row..range.end * row]);
         scale_rows(x, values, slopes, plane, to);
     };
     // SAFETY: `scale_rows` writes all values.
-    unsafe { parallel::build_rows(rows, row, write) }
+    unsafe { parallel::build(rows, row, || (), write) }
 }
 
 /// Gradients of the slopes, from that of the output.

@@ -152,7 +152,7 @@ pub fn input_gradient<T: Value>(weight: &[T], gradient: &[T], outputs: usize) ->
 fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
     const SIDE: usize = 16;
     let rows = values.len() / columns.max(1);
-    let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+    let write = |(): &mut (), range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
         for start in (0..rows).step_by(SIDE) {
             for (column, to) in range.clone().zip(to.chunks_exact_mut(rows)) {
                 let to = to[start..].iter_mut().take(SIDE);
@@ -162,7 +162,7 @@ fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
         }
     };
     // SAFETY: all values of the columns are written.
-    unsafe { parallel::build_rows([columns, SIDE], rows, write) }
+    unsafe { parallel::build([columns, SIDE], rows, || (), write) }
 }
 
 /// Gradients of weight and bias, from `x` and the gradient of the output, `[batch, outputs]`.

@@ -42,7 +42,9 @@ pub fn each<W, T: Send>(
     (0..parts).into_par_iter().map_init(new, work).collect()
 }
 
-/// A vector of `parts` parts of `len` values each, written by `write(part, values)`.
+/// A vector of `rows` rows of `len` values, written by `write(range, values)` in ranges of `at_once` rows.
+///
+/// Without values, `write` is not called.
 ///
 /// # Safety
 /// `write` must write every value.
@@ -50,38 +52,19 @@ pub fn each<W, T: Send>(
 /// # Panics
 /// If the values do not fit in memory.
 pub unsafe fn build<W, T: Send + Copy>(
-    parts: usize,
+    rows: [usize; 2],
     len: usize,
     new: impl Fn() -> W + Sync + Send,
-    write: impl Fn(&mut W, usize, Room<T>) + Sync + Send,
+    write: impl Fn(&mut W, Range<usize>, Room<T>) + Sync + Send,
 ) -> Vec<T> {
     if len == 0 {
         return Vec::new();
     }
+    let write = |workspace: &mut W, range, values: Room<T>, _: Room<()>, _: Room<()>| {
+        write(workspace, range, values);
+    };
     // SAFETY: the caller's contract.
-    unsafe {
-        build_three([parts, 1], [len, 0, 0], new, |w, parts, values, _: Room<()>, _: Room<()>| {
-            write(w, parts.start, values);
-        })
-        .0
-    }
-}
-
-/// A vector of `rows` rows of `len` values, written by `write(range, values)` in ranges of `at_once` rows.
-///
-/// # Safety
-/// `write` must write every value.
-///
-/// # Panics
-/// If the values do not fit in memory.
-pub unsafe fn build_rows(
-    rows: [usize; 2],
-    len: usize,
-    write: impl Fn(Range<usize>, Room) + Sync + Send,
-) -> Vec<f32> {
-    let write = |(): &mut (), range, values: Room, _: Room<()>, _: Room<()>| write(range, values);
-    // SAFETY: the caller's contract.
-    unsafe { build_three(rows, [len, 0, 0], || (), write).0 }
+    unsafe { build_three(rows, [len, 0, 0], new, write).0 }
 }
 
 /// Three matrices of `rows` rows of `lens` values, written by `write(range, first, second, third)` in ranges of `at_once` rows.
@@ -209,6 +192,6 @@ mod tests {
     fn overflowing_lengths_are_rejected() {
         let write = |(): &mut (), _, values: Room| values.fill(MaybeUninit::new(0.0));
         // SAFETY: all values are written.
-        drop(unsafe { build(2, usize::MAX / 2 + 2, || (), write) });
+        drop(unsafe { build([2, 1], usize::MAX / 2 + 2, || (), write) });
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     simd::{load, multiversion},
 };
 use pulp::Simd;
+use std::ops::Range;
 
 /// Sums `a` and `a` × `b` over each channel.
 ///
@@ -134,12 +135,12 @@ pub fn apply(
     relu: Relu,
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<f32> {
-    let one = |(): &mut (), image: usize, to: Room| {
-        apply_to_image(&lines[..channels], a, b, relu, image, positions, to)
+    let one = |(): &mut (), image: Range<usize>, to: Room| {
+        apply_to_image(&lines[..channels], a, b, relu, image.start, positions, to)
     };
     let len = parallel::values(&[channels, positions]).expect("an image that fits in memory");
     // SAFETY: an image has a whole number of planes, and every one is written.
-    unsafe { parallel::build(batch, len, || (), one) }
+    unsafe { parallel::build([batch, 1], len, || (), one) }
 }
 
 multiversion!(

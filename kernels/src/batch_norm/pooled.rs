@@ -6,7 +6,7 @@ use crate::{
     pool::{NONE, Windows},
     simd::{multiversion, sum_pairs},
 };
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// A gradient of the output of [`pool::forward_mapped`](crate::pool::forward_mapped).
 #[derive(Clone, Copy)]
@@ -39,11 +39,11 @@ impl PooledGradient<'_> {
     /// As [`PooledGradient::sums`], or if there are fewer maps than channels.
     pub fn apply(self, lines: &[Affine]) -> Vec<f32> {
         let [batch, channels, height, width] = self.windows.input();
-        let one = |(): &mut (), image: usize, to: &mut [MaybeUninit<f32>]| {
-            apply_to_image(self, &lines[..channels], image, to)
+        let one = |(): &mut (), image: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+            apply_to_image(self, &lines[..channels], image.start, to)
         };
         // SAFETY: every value of every row is written.
-        unsafe { parallel::build(batch, channels * height * width, || (), one) }
+        unsafe { parallel::build([batch, 1], channels * height * width, || (), one) }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     simd::{copy, load, multiversion, store},
 };
 use pulp::Simd;
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// Vectors of positions in a tile.
 const VECTORS: usize = 3;
@@ -85,8 +85,8 @@ fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filte
     let small = positions(&geometry) < span;
     let staged = geometry.is_padded() || images.output.is_some() || small;
     let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
-    let one = |stage: &mut Option<PaddedImage>, number: usize, out: &mut [MaybeUninit<f32>]| {
-        let image = images.part(number * geometry.image(), geometry.image());
+    let one = |stage: &mut Option<PaddedImage>, number: Range<usize>, out: &mut [MaybeUninit<f32>]| {
+        let image = images.part(number.start * geometry.image(), geometry.image());
         let image = match stage {
             Some(stage) => stage.fill(&geometry, image),
             None => image.values,
@@ -94,7 +94,7 @@ fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filte
         image_outputs::<F>(&geometry, image, &packed, out);
     };
     // SAFETY: every output position lies in a tile.
-    unsafe { parallel::build(geometry.batch, geometry.output_image(), new, one) }
+    unsafe { parallel::build([geometry.batch, 1], geometry.output_image(), new, one) }
 }
 
 /// Number of positions between an output's first and last value, in rows of the padded image.

@@ -188,12 +188,13 @@ fn pool_to<const K: usize>(
 pub fn backward(gradients: &[f32], taken: &[u8], windows: &Windows) -> Vec<f32> {
     let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
     let len = channels * rows * columns;
-    let one = |(): &mut (), number: usize, to: Room| {
-        let (gradients, taken) = (&gradients[number * len..][..len], &taken[number * len..][..len]);
+    let one = |(): &mut (), image: Range<usize>, to: Room| {
+        let start = image.start * len;
+        let (gradients, taken) = (&gradients[start..][..len], &taken[start..][..len]);
         spread_image(windows, gradients, taken, to);
     };
     // SAFETY: every value of every row is written.
-    unsafe { parallel::build(batch, channels * height * width, || (), one) }
+    unsafe { parallel::build([batch, 1], channels * height * width, || (), one) }
 }
 
 multiversion!(
