@@ -14,7 +14,12 @@ fn compare_lstms([batch, time, inputs, hidden]: [usize; 4], bias: bool, reverse:
     let burns = nn::LstmConfig::new(inputs, hidden, bias).with_reverse(reverse);
     same_settings(&ours, &burns);
     let both = (ours.init(&device()), burns.init(&device()));
-    for state in [None, Some(LstmState::new(random([batch, hidden]), random([batch, hidden])))] {
+    let factors = [(); 2].map(|()| random([inputs, hidden]));
+    for with_state in [false, true] {
+        let state = |x: &Tensor<3>| {
+            let [cell, hidden] = factors.clone().map(|factors| initial_state(x, factors));
+            with_state.then_some(LstmState::new(cell, hidden))
+        };
         // The final states count twice, so that each has a gradient of its own.
         let whole = |(output, LstmState { cell, hidden }): (Tensor<3>, LstmState<2>)| {
             Tensor::cat(vec![output, cell.unsqueeze_dim(1), hidden.unsqueeze_dim(1) * 2.0], 1)
@@ -22,10 +27,15 @@ fn compare_lstms([batch, time, inputs, hidden]: [usize; 4], bias: bool, reverse:
         compare(
             both.clone(),
             random([batch, time, inputs]),
-            |m, x| whole(m.forward(x, state.clone())),
-            |m, x| whole(m.forward(x, state.clone())),
+            |m, x| whole(m.forward(x.clone(), state(&x))),
+            |m, x| whole(m.forward(x.clone(), state(&x))),
         );
     }
+}
+
+/// A state `[batch, hidden]` that depends on `x`, so that its gradient is part of that of `x`.
+fn initial_state(x: &Tensor<3>, factors: Tensor<2>) -> Tensor<2> {
+    x.clone().mean_dim(1).squeeze_dim::<2>(1).matmul(factors)
 }
 
 /// Compares GRUs with Burn's, with and without an initial state.
@@ -34,12 +44,14 @@ fn compare_grus([batch, time, inputs, hidden]: [usize; 4], bias: bool, reset_aft
     let burns = nn::GruConfig::new(inputs, hidden, bias).with_reset_after(reset_after);
     same_settings(&ours, &burns);
     let both = (ours.init(&device()), burns.init(&device()));
-    for state in [None, Some(random([batch, hidden]))] {
+    let factors = random([inputs, hidden]);
+    for with_state in [false, true] {
+        let state = |x: &Tensor<3>| with_state.then(|| initial_state(x, factors.clone()));
         compare(
             both.clone(),
             random([batch, time, inputs]),
-            |m, x| m.forward(x, state.clone()),
-            |m, x| m.forward(x, state.clone()),
+            |m, x| m.forward(x.clone(), state(&x)),
+            |m, x| m.forward(x.clone(), state(&x)),
         );
     }
 }
