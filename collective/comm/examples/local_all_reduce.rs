@@ -8,22 +8,12 @@
 //! Arguments: transport (`shm`, `thread`), number of ranks, and optionally sizes in bytes. Every round begins with a
 //! barrier; `time` is rank 0's time per round. `bus` is the memory bandwidth per rank that a ring would need:
 //! bytes / median time × 2 (n − 1) / n. Shared memory needs Linux.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code, unused_imports))]
 
-#[cfg(target_os = "linux")]
-use burn_ddp_comm::transport::shm::{ShmCommunicator, ShmSegment};
-use burn_ddp_comm::{Call, Communicator, DType, ReduceOp, transport::thread::ThreadGroup};
-use std::{
-    env,
-    error::Error,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use burn_ddp_comm::{InitMethod, Options, ProcessGroup, ReduceOp, Transport};
+use std::{env, error::Error, process::Command, thread, time::Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 4_799_528, 16 << 20, 64 << 20];
-/// Environment variable with a child's rank and the shared memory.
+/// Environment variable with a process's rank and the file through which the ranks meet.
 const CHILD: &str = "LOCAL_ALL_REDUCE_CHILD";
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -35,33 +25,33 @@ fn main() -> Outcome {
     let sizes: Vec<usize> = arguments.map(|n| n.parse()).collect::<Result<_, _>>()?;
     let sizes = if sizes.is_empty() { SIZES.to_vec() } else { sizes };
 
-    #[cfg(target_os = "linux")]
     if let Ok(child) = env::var(CHILD) {
-        let (rank, name) = child.split_once(' ').ok_or("malformed")?;
-        let segment = ShmSegment::open(name, ranks)?;
-        return measure(&ShmCommunicator::connect(segment, rank.parse()?, TIMEOUT)?, &sizes);
+        let (rank, file) = child.split_once(' ').ok_or("malformed")?;
+        return measure(&join(rank.parse()?, ranks, file)?, &sizes);
     }
     println!("{transport}, {ranks} ranks; copying 64 MiB on one core: {:.1} GB/s", copy_bandwidth());
     println!("{:>10} {:>10} {:>10} {:>12} {:>12}", "bytes", "min ms", "median ms", "GB/s", "bus GB/s");
     match transport.as_str() {
-        #[cfg(target_os = "linux")]
         "shm" => processes(ranks, &sizes),
         "thread" => threads(ranks, &sizes),
         other => Err(format!("no transport {other:?}: choose shm or thread").into()),
     }
 }
 
-#[cfg(target_os = "linux")]
+fn join(rank: usize, ranks: usize, file: &str) -> burn_ddp_comm::Result<ProcessGroup> {
+    let options = Options::default().rank(rank).world_size(ranks).transport(Transport::Shm);
+    ProcessGroup::init(InitMethod::File(file.into()), options)
+}
+
 fn processes(ranks: usize, sizes: &[usize]) -> Outcome {
-    let segment = ShmSegment::create(ranks)?;
+    let file = env::temp_dir().join(format!("local-all-reduce-{}", std::process::id()));
+    let file = file.to_str().ok_or("the folder for temporary files is not UTF-8")?;
     let start = |rank: usize| {
-        Command::new(env::current_exe()?)
-            .args(env::args().skip(1))
-            .env(CHILD, format!("{rank} {}", segment.name()))
-            .spawn()
+        let mut command = Command::new(env::current_exe()?);
+        command.args(env::args().skip(1)).env(CHILD, format!("{rank} {file}")).spawn()
     };
     let mut children = (1..ranks).map(start).collect::<Result<Vec<_>, _>>()?;
-    measure(&ShmCommunicator::connect(segment, 0, TIMEOUT)?, sizes)?;
+    measure(&join(0, ranks, file)?, sizes)?;
     for child in &mut children {
         if !child.wait()?.success() {
             return Err("a rank failed".into());
@@ -71,16 +61,16 @@ fn processes(ranks: usize, sizes: &[usize]) -> Outcome {
 }
 
 fn threads(ranks: usize, sizes: &[usize]) -> Outcome {
-    let group = ThreadGroup::create(ranks)?;
+    let groups = ProcessGroup::threads(ranks, Options::default())?;
     thread::scope(|scope| {
-        let started: Vec<_> = group.iter().map(|rank| scope.spawn(|| measure(rank, sizes))).collect();
+        let started: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(move || measure(&group, sizes))).collect();
         started.into_iter().try_for_each(|rank| rank.join().map_err(|_| "a rank panicked")?)
     })
 }
 
-fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
-    let world = communicator.world();
-    let mut seq = 0;
+fn measure(group: &ProcessGroup, sizes: &[usize]) -> Outcome {
+    let world = group.world();
     for bytes in sizes {
         let count = bytes / 4;
         let rounds = (256 << 20) / bytes.max(&(512 << 10));
@@ -95,16 +85,9 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
         let sums = values(&|i, odd| (0..world.size).map(|rank| value(rank, i, odd)).sum());
         for round in 0..rounds.max(5) + 3 {
             buffer.copy_from_slice(&inputs[round % 2]);
-            let mut call = |operation, count| {
-                seq += 1;
-                let reduce = (count > 0).then_some(ReduceOp::Sum);
-                let call = Call { reduce, ..Call::new(operation, DType::F32, count) };
-                call.numbered(seq, TIMEOUT)
-            };
-            communicator.barrier(&call("barrier", 0))?;
-            let call = call("all_reduce", count);
+            group.barrier()?;
             let started = Instant::now();
-            communicator.all_reduce(&call, bytemuck::cast_slice_mut(&mut buffer))?;
+            group.all_reduce(&mut buffer, ReduceOp::Sum)?;
             // The first rounds include page faults.
             if round >= 3 {
                 times.push(started.elapsed());

@@ -270,7 +270,7 @@ pub fn text(bytes: &[u8]) {
         assert_eq!(secret::encode_with_address(&address, &secret), text);
     }
     #[cfg(target_os = "linux")]
-    if let Some((path, [high, low])) = crate::transport::shm::segment::parse(text) {
+    if let Some((path, [high, low])) = crate::transport::shm::parse(text) {
         assert!(text.eq_ignore_ascii_case(&format!("{path}#{high:016x}{low:016x}")));
         let mut parts = path.split(|letter: char| letter.is_ascii_digit()).filter(|part| !part.is_empty());
         assert_eq!((parts.next(), parts.next(), parts.next()), (Some("/proc/"), Some("/fd/"), None));

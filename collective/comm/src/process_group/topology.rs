@@ -147,26 +147,18 @@ impl TransportBuilder<'_> {
     /// all succeeded.
     #[cfg(target_os = "linux")]
     fn shm(&self, part: u64, ranks: &[usize]) -> Result<Result<Box<dyn Communicator>, String>> {
-        use crate::{
-            Store,
-            transport::shm::{ShmCommunicator, ShmSegment},
-        };
+        use crate::{Store, transport::shm::ShmSegment};
         use std::time::Instant;
 
         let deadline = Instant::now() + self.options.rendezvous_timeout;
         let key = |what: &str| format!("burn-ddp/shm/{:x}/{part}/{what}", self.group);
-        // A value is "+" and a name, or "-" and a reason.
         let publish = |what: &str, outcome: Result<&str, &String>| {
-            let value = outcome.map_or_else(|why| format!("-{why}"), |name| format!("+{name}"));
-            self.control.set(&key(what), value.as_bytes())
+            self.control.set(&key(what), &serde_json::to_vec(&outcome).unwrap_or_default())
         };
         let read = |what: &str| -> Result<Result<String, String>> {
             let left = deadline.saturating_duration_since(Instant::now());
-            let value = String::from_utf8_lossy(&self.control.get(&key(what), left)?).into_owned();
-            Ok(match value.strip_prefix('+') {
-                Some(name) => Ok(name.to_string()),
-                None => Err(value.trim_start_matches('-').to_string()),
-            })
+            let value = self.control.get(&key(what), left)?;
+            Ok(serde_json::from_slice(&value).unwrap_or_else(|error| Err(error.to_string())))
         };
         let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
         let (segment, agreed) = if rank == 0 {
@@ -185,7 +177,7 @@ impl TransportBuilder<'_> {
             (segment, read("verdict")?)
         };
         match agreed.and(segment) {
-            Ok(segment) => Ok(Ok(Box::new(ShmCommunicator::join_opened(segment, rank)?))),
+            Ok(segment) => Ok(Ok(Box::new(segment.join(rank)?))),
             Err(why) => Ok(Err(why)),
         }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, net::SocketAddr};
 
 /// Version of these messages and of the data between ranks. Different versions refuse each other.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 
 /// The first message of a rank. Its format is the same in every version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -74,7 +74,12 @@ pub(crate) struct Deadline<'a> {
     pub aborted: &'a AtomicBool,
 }
 
-impl Deadline<'_> {
+impl<'a> Deadline<'a> {
+    /// That of a call that begins now.
+    pub fn new(call: MethodCall<'a>, aborted: &'a AtomicBool) -> Self {
+        Deadline { call, begun: Instant::now(), aborted }
+    }
+
     /// Fails once the deadline has passed or the group was aborted. `absent` describes what is missing.
     ///
     /// # Errors

@@ -7,10 +7,11 @@ use half::{bf16, f16};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 4, 7];
-const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+pub const OPS: [ReduceOp; 5] =
+    [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
 /// Runs every operation once with these lengths on every rank, and compares with the reference.
-fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
+pub fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
     let (rank, size) = (group.rank(), group.world_size());
     let all: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, count)).collect();
 
@@ -80,7 +81,10 @@ fn property<T: Reference>() {
 fn property_of<T: Reference>(kind: Kind, options: &Options) {
     for size in WORLDS {
         // The same cases on every rank; each case is one round of collectives in one world.
-        let length = prop_oneof![Just(0usize), Just(1), 0..40usize, 0..20_000usize, 100_000..300_000usize];
+        // Around the ends of pieces and areas, in bytes.
+        let edge = prop::sample::select(vec![8 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20]);
+        let edge = (edge, 0..300usize).prop_map(|(edge, off)| (edge + off - 150) / size_of::<T>());
+        let length = prop_oneof![Just(0), Just(1), 0..40usize, 0..20_000usize, 100_000..300_000usize, edge];
         let case = (length, prop::sample::select(&OPS[..]), any::<u64>());
         let mut runner = TestRunner::default();
         let cases: Vec<_> = (0..4).map(|_| case.new_tree(&mut runner).unwrap().current()).collect();

@@ -4,7 +4,7 @@
 //! until it is read, whatever its receiver. Messages do not pass the gates, so that collectives can proceed
 //! while one waits.
 
-use super::{LocalRank, Session, failure::Failure, region::MESSAGE};
+use super::{LocalRank, Session, region::MESSAGE};
 use crate::{
     Error, Result,
     communicator::{Call, Communicator},
@@ -26,7 +26,7 @@ impl LocalRank {
     pub(super) fn send_message(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         self.check_peer(call, to)?;
         let call = Method::Message.of(call);
-        let mut session = Session::open(self, call)?;
+        let session = Session::open(self, call)?;
         let (region, rank) = (&self.region, self.rank);
         let outbox = &region.slot(rank).outbox;
         let before = (outbox.to.load(Relaxed) as usize).saturating_sub(1).min(region.world() - 1);
@@ -54,7 +54,8 @@ impl LocalRank {
     /// As [`Communicator`](crate::Communicator).
     pub(super) fn receive_message(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         self.check_peer(call, from)?;
-        let mut session = Session::open(self, Method::Message.of(call))?;
+        let call = Method::Message.of(call);
+        let session = Session::open(self, call)?;
         let region = &self.region;
         let outbox = &region.slot(from).outbox;
         for range in pieces(data.len()) {
@@ -69,7 +70,10 @@ impl LocalRank {
                 session.wait_for(&outbox.posted, posted.wrapping_add(1), &|rank| *rank == from)?;
             }
             if range.start == 0 {
-                session.agree_with(from, outbox.call.read())?;
+                let sent = outbox.call.read();
+                if sent != Header::new(call) {
+                    return Err(mismatch(sent.side(from), call.side(self.rank)));
+                }
             }
             let area = region.message(from, outbox.taken.load() as usize % 2);
             let data = &mut data[range];
@@ -91,18 +95,6 @@ impl LocalRank {
             "{call}: rank {} cannot pass messages to or from rank {peer}",
             world.rank
         )))
-    }
-}
-
-impl Session<'_> {
-    /// Checks that the sender's call equals this rank's.
-    fn agree_with(&mut self, from: usize, sent: Header) -> Result<()> {
-        if sent == Header::new(self.call) {
-            return Ok(());
-        }
-        let rank = self.member.rank;
-        let error = mismatch(sent.side(from), self.call.side(rank));
-        Err(self.fail(Failure::Mismatch { by: rank }, error))
     }
 }
 

@@ -4,11 +4,9 @@
 //! data before all have arrived there with equal calls. The following gates are the same on every rank, so
 //! that the number of gates that a rank has passed (its *steps*) tells which ranks are behind.
 //!
-//! The first rank that fails records the failure in the header. All waits and all later calls of all ranks
-//! then fail: a group does not recover. A process that has ended is detected by the control plane, which aborts
-//! the communicator.
+//! After a call that failed, all later calls of the rank fail: a group does not recover. The other ranks wait until
+//! their deadline, unless the control plane, which detects processes that have ended, aborts their communicators.
 
-mod failure;
 pub mod memory;
 mod message;
 mod ops;
@@ -18,14 +16,15 @@ mod stream;
 mod wait;
 
 use crate::{Error, Result};
-use failure::Failure;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, PRESENT, Region};
 use session::Session;
 use std::sync::{
     Arc, Mutex,
-    atomic::Ordering::{Acquire, Relaxed, Release},
+    atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Relaxed, Release},
+    },
 };
-use wait::Word;
 
 /// One rank of a group on one machine.
 #[derive(Debug)]
@@ -33,6 +32,7 @@ pub struct LocalRank {
     region: Arc<Region>,
     rank: usize,
     state: Mutex<LocalState>,
+    aborted: AtomicBool,
 }
 
 /// Private state of this rank, locked during a call.
@@ -43,7 +43,8 @@ struct LocalState {
     /// Arrivals at each gate.
     arrivals: [u32; GateId::COUNT],
     steps: u32,
-    failed: Option<Error>,
+    /// Whether a call is in progress, or has failed.
+    unfinished: bool,
 }
 
 impl LocalRank {
@@ -60,36 +61,18 @@ impl LocalRank {
         if taken.is_err() {
             return Err(Error::Invalid(format!("two processes of this machine have rank {rank}")));
         }
-        Ok(LocalRank { region, rank, state: Mutex::default() })
+        Ok(LocalRank { region, rank, state: Mutex::default(), aborted: AtomicBool::new(false) })
     }
 
     /// Whether rank `rank` has closed its communicator.
     fn has_left(&self, rank: usize) -> bool {
         self.region.slot(rank).presence.load(Acquire) == LEFT
     }
-
-    fn failure(&self) -> Option<Failure> {
-        Failure::decode(self.region.header().failed.load(Acquire), self.region.world())
-    }
-
-    /// Records the failure of the group, unless another one came first.
-    fn declare(&self, failure: Failure) {
-        let header = self.region.header();
-        let _ = header.failed.compare_exchange(0, failure.encode(), Release, Relaxed);
-        self.wake_all();
-    }
-
-    /// Makes every waiting rank check for failures.
-    fn wake_all(&self) {
-        self.region.header().gates.iter().for_each(Word::wake);
-        self.region.slots().flat_map(|slot| [&slot.outbox.posted, &slot.outbox.taken]).for_each(Word::wake);
-    }
 }
 
 impl Drop for LocalRank {
     fn drop(&mut self) {
         self.region.slot(self.rank).presence.store(LEFT, Release);
-        self.wake_all();
     }
 }
 

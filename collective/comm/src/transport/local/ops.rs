@@ -2,7 +2,6 @@
 
 use super::{
     LocalRank, Session,
-    failure::Failure,
     region::PIECE,
     stream::{LINE, Pieces, Stage},
 };
@@ -12,7 +11,7 @@ use crate::{
     reduce::{Reduction, reduce_with},
     transport::method::{Method, MethodCall},
 };
-use std::ops::Range;
+use std::{ops::Range, sync::atomic::Ordering};
 
 impl Communicator for LocalRank {
     fn world(&self) -> World {
@@ -122,7 +121,7 @@ impl Communicator for LocalRank {
     }
 
     fn abort(&self) {
-        self.declare(Failure::Aborted { by: self.rank });
+        self.aborted.store(true, Ordering::Release);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Layout of the memory that the ranks of one machine share.
 //!
 //! ```text
-//! Header              gates and first failure
+//! Header              gates
 //! Slot × world        state of each rank: one writer each
 //! areas × world × 2   data of each rank: one writer each
 //! ```
@@ -61,8 +61,6 @@ impl GateId {
 pub struct Header {
     /// Identifies the memory, see [`super::super::shm`]; unused between threads.
     pub identity: [AtomicU64; 4],
-    /// The first failure, as [`super::Failure`] encodes it; 0 if there is none.
-    pub failed: AtomicU64,
     pub gates: [Word; GateId::COUNT],
 }
 
@@ -162,10 +160,6 @@ impl Region {
         assert!(rank < self.world);
         // SAFETY: in bounds by the assertion and `new`; otherwise as in `Memory::header`.
         unsafe { &*self.memory.base().add(PAGE).cast::<Slot>().add(rank) }
-    }
-
-    pub fn slots(&self) -> impl Iterator<Item = &Slot> {
-        (0..self.world).map(|rank| self.slot(rank))
     }
 
     /// [`PIECE`] bytes.

@@ -1,17 +1,17 @@
-//! One call on one rank: arrival at gates, waiting, comparison and failure.
+//! One call on one rank: arrival at gates, waiting and comparison.
 
 use super::{
     LocalRank, LocalState,
-    failure::Failure,
-    region::{ABSENT, GateId},
+    region::GateId,
     wait::{Word, spin_until, this_core},
 };
 use crate::{
     Error, Result,
+    error::names,
     sync::lock,
     transport::{
         header::Header,
-        method::{MethodCall, mismatch},
+        method::{Deadline, MethodCall, mismatch},
     },
 };
 use std::{
@@ -19,10 +19,10 @@ use std::{
         MutexGuard,
         atomic::Ordering::{Acquire, Relaxed, Release},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// Longest sleep of a waiting rank between checks for failures and its deadline.
+/// Longest sleep of a waiting rank between checks for an abort, its deadline, and ranks that have left.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// One arrival at a gate, to be waited for with [`Session::wait`].
@@ -35,36 +35,30 @@ pub struct Ticket {
 }
 
 /// A call in progress on this rank.
-#[derive(Debug)]
 pub(super) struct Session<'a> {
     pub(super) member: &'a LocalRank,
     pub(super) state: MutexGuard<'a, LocalState>,
-    pub(super) call: MethodCall<'a>,
-    started: Instant,
-    finished: bool,
+    deadline: Deadline<'a>,
 }
 
 impl<'a> Session<'a> {
-    /// Begins a call.
+    /// Begins a call. If it does not [`finish`](Session::finish), all later calls of this rank fail.
     ///
     /// # Errors
-    /// If the group has failed.
+    /// [`Error::Aborted`] after an abort or a call that failed.
     pub fn open(member: &'a LocalRank, call: MethodCall<'a>) -> Result<Self> {
-        let state = lock(&member.state);
-        if let Some(first) = &state.failed {
-            return Err(Error::Poisoned(Box::new(first.clone())));
+        let mut state = lock(&member.state);
+        if state.unfinished || member.aborted.load(Acquire) {
+            return Err(Error::Aborted);
         }
-        let mut session = Session { member, state, call, started: Instant::now(), finished: false };
-        match member.failure() {
-            Some(failure) => Err(session.peer_failure(failure, &[])),
-            None => Ok(session),
-        }
+        state.unfinished = true;
+        Ok(Session { member, state, deadline: Deadline::new(call, &member.aborted) })
     }
 
     /// Begins a collective and publishes it for comparison.
     ///
     /// # Errors
-    /// If the group has failed.
+    /// Those of [`Session::open`].
     pub fn begin(member: &'a LocalRank, call: MethodCall<'a>) -> Result<Self> {
         let mut session = Self::open(member, call)?;
         session.state.calls += 1;
@@ -97,8 +91,8 @@ impl<'a> Session<'a> {
     /// Waits until every rank has arrived at the ticket's gate.
     ///
     /// # Errors
-    /// If a rank has failed or is lost, or the deadline has passed.
-    pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
+    /// If a rank that is waited for has left, this rank was aborted, or the deadline has passed.
+    pub fn wait(&self, ticket: Ticket) -> Result<()> {
         let region = &self.member.region;
         let late =
             |rank: &usize| region.slot(*rank).steps.load(Acquire).wrapping_sub(ticket.step) > u32::MAX / 2;
@@ -106,7 +100,7 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until `word` has reached `target`. `late` tells which ranks are waited for.
-    pub(super) fn wait_for(&mut self, word: &Word, target: u32, late: &dyn Fn(&usize) -> bool) -> Result<()> {
+    pub(super) fn wait_for(&self, word: &Word, target: u32, late: &dyn Fn(&usize) -> bool) -> Result<()> {
         let member = self.member;
         let ranks = || 0..member.region.world();
         let crowded = || {
@@ -117,26 +111,17 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         loop {
-            let failure = member.failure();
             let behind: Vec<usize> = ranks().filter(late).collect();
             let left = behind.iter().copied().find(|rank| member.has_left(*rank));
             // The last rank may have arrived, and left, during the checks.
             if word.reached(target) {
                 return Ok(());
             }
-            if let Some(failure) = failure {
-                return Err(self.peer_failure(failure, &behind));
-            }
             if let Some(rank) = left {
-                let reason = "it closed its communicator".into();
-                return Err(self.fail(Failure::Lost { rank }, Error::PeerLost { rank, reason }));
+                return Err(Error::PeerLost { rank, reason: "it closed its communicator".into() });
             }
-            let left = self.call.timeout.saturating_sub(self.started.elapsed());
-            if left.is_zero() {
-                let error = self.timeout(&behind);
-                return Err(self.fail(Failure::TimedOut { by: member.rank }, error));
-            }
-            word.sleep(target, left.min(SLICE));
+            self.deadline.check(|| format!("waiting for {}", names(&behind)))?;
+            word.sleep(target, SLICE);
         }
     }
 
@@ -154,69 +139,18 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if they do not.
-    pub fn agree(&mut self) -> Result<()> {
+    pub fn agree(&self) -> Result<()> {
         let (region, parity) = (&self.member.region, self.parity());
         let announced = |rank: usize| region.slot(rank).calls[parity].read();
         let first = announced(0);
-        let Some(other) = (1..region.world()).find(|rank| announced(*rank) != first) else {
-            return Ok(());
-        };
-        let error = mismatch(first.side(0), announced(other).side(other));
-        Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
+        match (1..region.world()).find(|rank| announced(*rank) != first) {
+            Some(other) => Err(mismatch(first.side(0), announced(other).side(other))),
+            None => Ok(()),
+        }
     }
 
-    /// Completes the call. Dropping the session without it fails the group.
+    /// Completes the call.
     pub fn finish(mut self) {
-        self.finished = true;
-    }
-
-    pub(super) fn fail(&mut self, failure: Failure, error: Error) -> Error {
-        self.member.declare(failure);
-        self.finished = true;
-        self.state.failed = Some(error.clone());
-        error
-    }
-
-    /// The error for a failure that another rank has recorded.
-    pub(super) fn peer_failure(&mut self, failure: Failure, behind: &[usize]) -> Error {
-        let error = match failure {
-            // The same missing ranks keep this rank waiting: name them, and not the rank whose deadline
-            // passed first.
-            Failure::TimedOut { by } if !behind.is_empty() && !behind.contains(&by) => self.timeout(behind),
-            other => other.error(self.member.rank),
-        };
-        self.fail(failure, error)
-    }
-
-    fn timeout(&self, behind: &[usize]) -> Error {
-        let absent: Vec<String> = behind.iter().map(|rank| self.whereabouts(*rank)).collect();
-        Error::timeout(self.call, self.started.elapsed(), absent.join("; "))
-    }
-
-    /// Describes the last known call of a rank that is behind.
-    fn whereabouts(&self, rank: usize) -> String {
-        let slot = self.member.region.slot(rank);
-        let [even, odd] = [0, 1].map(|parity| slot.calls[parity].read());
-        let last = if odd.seq > even.seq { odd } else { even };
-        if slot.presence.load(Acquire) == ABSENT {
-            format!("rank {rank} has not joined")
-        } else if last == Header::new(self.call) {
-            format!("rank {rank} joined the call, but did not finish it")
-        } else if last.seq == 0 {
-            format!("rank {rank} has not joined the call; it has made no call yet")
-        } else {
-            format!("rank {rank} has not joined the call; its last call was {}", last.side(rank).1)
-        }
-    }
-}
-
-impl Drop for Session<'_> {
-    /// A call that panics must not leave its peers waiting.
-    fn drop(&mut self) {
-        if !self.finished {
-            let by = self.member.rank;
-            let error = Failure::Aborted { by }.error(by);
-            self.fail(Failure::Aborted { by }, error);
-        }
+        self.state.unfinished = false;
     }
 }

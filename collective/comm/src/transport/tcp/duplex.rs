@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    error::names,
     rendezvous::secret::retry,
     transport::{
         header::{HEADER, Header},
@@ -122,8 +123,7 @@ pub(super) fn run(
             let waiting = duplexes.iter().filter(|duplex| !duplex.complete()).map(|duplex| duplex.peer);
             let mut ranks: Vec<_> = waiting.collect();
             ranks.sort();
-            let ranks: Vec<_> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
-            format!("waiting for {}", ranks.join(", "))
+            format!("waiting for {}", names(&ranks))
         })?;
         if !moved {
             wait(streams, duplexes);

@@ -54,7 +54,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
 };
 use transfer::{Part, Transfer};
 
@@ -117,7 +116,7 @@ impl Tcp {
 
     /// Connects to the peers of `schedule` where necessary, then executes it.
     fn exchange(&self, call: MethodCall<'_>, user: &mut [u8], schedule: Schedule<'_>) -> Result<()> {
-        let deadline = Deadline { call, begun: Instant::now(), aborted: &self.aborted };
+        let deadline = Deadline::new(call, &self.aborted);
         let Schedule { scratch, mut duplexes, progress } = schedule;
         let mut connections = lock(&self.connections);
         let Connections { streams, scratch: spare } = &mut *connections;

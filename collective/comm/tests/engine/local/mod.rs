@@ -1,18 +1,12 @@
-//! The transports of one machine against a serial reference, and their behaviour when ranks fail.
+//! The transports of one machine without a process group: many calls, messages, and ranks that fail.
 //!
 //! Ranks are threads, also those of `shm`, each with its own mapping of the memory.
 
-mod collectives;
+mod calls;
 mod failures;
-#[cfg(target_os = "linux")]
-mod processes;
 
-use burn_ddp_comm::{Call, Communicator, DType, ReduceOp, transport::thread::ThreadGroup};
+use burn_ddp_comm::{Call, Communicator, DType, transport::thread::ThreadGroup};
 use std::{thread, time::Duration};
-
-const DTYPES: [DType; 7] =
-    [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8];
-const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
 /// Long enough for a loaded machine; no test waits for it to pass.
 const PATIENT: Duration = Duration::from_secs(120);
@@ -35,16 +29,12 @@ fn threads(world: usize) -> Group {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 fn shared_memory(world: usize) -> Group {
-    use burn_ddp_comm::transport::shm::{ShmCommunicator, ShmSegment};
+    use burn_ddp_comm::transport::shm::ShmSegment;
     let made = ShmSegment::create(world).unwrap();
     let mut segments: Vec<_> = (1..world).map(|_| ShmSegment::open(made.name(), world).unwrap()).collect();
     segments.insert(0, made);
-    thread::scope(|scope| {
-        let connect =
-            |(rank, segment)| scope.spawn(move || ShmCommunicator::connect(segment, rank, PATIENT).unwrap());
-        let joined: Vec<_> = segments.into_iter().enumerate().map(connect).collect();
-        joined.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Communicator>).collect()
-    })
+    let join = |(rank, segment): (usize, ShmSegment)| segment.join(rank).unwrap();
+    segments.into_iter().enumerate().map(|rank| Box::new(join(rank)) as Box<dyn Communicator>).collect()
 }
 
 /// A call whose fields the tests modify.
