@@ -3,7 +3,7 @@
 //! Only the device's thread can access device memory, in stream order. Inputs are copied to the host when the stream
 //! reaches the operation, and outputs are copied back when the communicator's thread has completed it.
 
-use super::{Batch, Operation, Shared};
+use super::{Operation, Queued, Shared};
 use crate::numbers;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -65,59 +65,46 @@ fn of_device(address: usize) -> usize {
     driver().map_or(address, |driver| unsafe { (driver.memory)(address) })
 }
 
-/// Operations that are enqueued on a stream.
+/// An operation that is enqueued on a stream.
 struct Staged {
     comm: Shared,
     stream: usize,
-    /// The operations on device memory.
-    device: Vec<Operation>,
-    /// Input and output buffers of each on the host.
-    host: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The operation on device memory.
+    device: Operation,
+    /// Its input and output buffers on the host.
+    host: (Vec<u8>, Vec<u8>),
     begun: bool,
     done: &'static AtomicBool,
 }
 
 impl Staged {
-    /// Bytes that an operation reads and writes.
-    fn sizes(&self, operation: &Operation) -> (usize, usize) {
-        let (one, ranks) = (operation.count * numbers::size(operation.dtype), self.comm.size as usize);
-        match operation.name {
-            "Send" => (one, 0),
-            "Recv" => (0, one),
-            "AllGather" => (one, one * ranks),
-            "ReduceScatter" => (one * ranks, one),
+    /// Bytes that the operation reads and writes.
+    fn sizes(&self) -> (usize, usize) {
+        let one = self.device.count * numbers::size(self.device.dtype);
+        let all = one * self.comm.size as usize;
+        match self.device.name {
+            "AllGather" => (one, all),
+            "ReduceScatter" => (all, one),
             _ => (one, one),
         }
     }
 
     fn begin(&mut self) {
-        for operation in &self.device {
-            let (input, output) = self.sizes(operation);
-            // Bytes that an operation does not write keep their value.
-            self.host.push(unsafe { (copy(operation.send, input), copy(operation.recv, output)) });
-        }
-        let on_host = self.device.iter().zip(&mut self.host).map(|(operation, (input, output))| Operation {
-            send: input.as_ptr() as usize,
-            recv: output.as_mut_ptr() as usize,
-            ..operation.clone()
-        });
-        let batch = Batch { stream: self.stream, operations: on_host.collect(), done: Some(self.done) };
+        let (input, output) = self.sizes();
+        // Bytes that an operation does not write keep their value.
+        self.host = unsafe { (copy(self.device.send, input), copy(self.device.recv, output)) };
+        let (send, recv) = (self.host.0.as_ptr() as usize, self.host.1.as_mut_ptr() as usize);
+        let operation = Operation { send, recv, ..self.device.clone() };
+        let queued = Queued { stream: self.stream, operation, done: Some(self.done) };
         // The operations of an aborted communicator never complete.
         if let Some(queue) = self.comm.queue.lock().unwrap().as_ref() {
-            let _ = queue.send(batch);
+            let _ = queue.send(queued);
         }
     }
 
     fn end(&self) {
-        for (operation, (_, output)) in self.device.iter().zip(&self.host) {
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    output.as_ptr(),
-                    of_device(operation.recv) as *mut u8,
-                    output.len(),
-                )
-            };
-        }
+        let (output, to) = (&self.host.1, of_device(self.device.recv) as *mut u8);
+        unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), to, output.len()) };
     }
 }
 
@@ -149,9 +136,9 @@ unsafe extern "C" fn poll(staged: *mut c_void) -> c_int {
     1
 }
 
-/// Enqueues operations on a stream of the libcuda stand-in.
-pub fn stage(push: Push, comm: Shared, stream: usize, device: Vec<Operation>) -> c_int {
+/// Enqueues an operation on a stream of the libcuda stand-in.
+pub fn stage(push: Push, comm: Shared, stream: usize, device: Operation) -> c_int {
     let done = Box::leak(Box::new(AtomicBool::new(false)));
-    let staged = Box::new(Staged { comm, stream, device, host: Vec::new(), begun: false, done });
+    let staged = Box::new(Staged { comm, stream, device, host: Default::default(), begun: false, done });
     unsafe { push(stream, poll, Box::into_raw(staged) as usize) }
 }

@@ -17,7 +17,6 @@ mod settings;
 mod work;
 
 use settings::{note, pending, setting};
-use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,19 +42,18 @@ struct Comm {
     aborted: AtomicBool,
     folder: PathBuf,
     sequence: AtomicU64,
-    messages: Mutex<HashMap<(c_int, c_int), u64>>,
-    queue: Mutex<Option<Sender<Batch>>>,
+    queue: Mutex<Option<Sender<Queued>>>,
     /// Whether its functions block, from its configuration.
     blocking: bool,
     /// Number of calls that enqueued work.
     calls: AtomicU64,
 }
 
-/// Operations that were called in one group.
-struct Batch {
+/// An operation on a stream.
+struct Queued {
     stream: usize,
-    operations: Vec<Operation>,
-    /// Set when they are complete, for a stream of the libcuda stand-in.
+    operation: Operation,
+    /// Set when it is complete, for a stream of the libcuda stand-in.
     done: Option<&'static AtomicBool>,
 }
 
@@ -69,7 +67,6 @@ struct Operation {
     count: usize,
     dtype: c_int,
     op: c_int,
-    /// Root or peer.
     root: c_int,
 }
 
@@ -123,7 +120,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     }
     let end = id.0.iter().position(|b| *b == 0).unwrap_or(128);
     let folder = PathBuf::from(String::from_utf8_lossy(&id.0[..end]).into_owned());
-    let (queue, waiting) = channel::<Batch>();
+    let (queue, waiting) = channel::<Queued>();
     let comm = Arc::new(Comm {
         rank,
         size,
@@ -132,7 +129,6 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         aborted: AtomicBool::new(false),
         folder,
         sequence: AtomicU64::new(0),
-        messages: Mutex::default(),
         queue: Mutex::new(Some(queue)),
         blocking: config.blocking != 0,
         calls: AtomicU64::new(0),
@@ -144,8 +140,8 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             return;
         }
         worker.state.store(SUCCESS, SeqCst);
-        for Batch { stream, operations, done } in waiting {
-            match operations.iter().try_for_each(|operation| worker.perform(operation)) {
+        for Queued { stream, operation, done } in waiting {
+            match worker.perform(&operation) {
                 Ok(()) => {
                     pending(stream, -1);
                     if let Some(done) = done {

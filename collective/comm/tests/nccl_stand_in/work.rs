@@ -97,30 +97,7 @@ impl Comm {
         if self.aborted.load(SeqCst) {
             return Err(None);
         }
-        match operation.name {
-            "Send" => {
-                let name = self.message(self.rank, operation.root);
-                self.put(&name, unsafe { operation.input(operation.count) });
-                Ok(())
-            }
-            "Recv" => {
-                let name = self.message(operation.root, self.rank);
-                let bytes = self.take(&name).ok_or(None)?;
-                if bytes.len() != operation.bytes(operation.count) {
-                    return Err(Some(INTERNAL_ERROR));
-                }
-                unsafe { operation.output(&bytes) };
-                Ok(())
-            }
-            _ => self.collective(operation, sequence),
-        }
-    }
-
-    fn message(&self, from: c_int, to: c_int) -> String {
-        let mut messages = self.messages.lock().unwrap();
-        let number = messages.entry((from, to)).or_default();
-        *number += 1;
-        format!("message-{from}-{to}-{number}")
+        self.collective(operation, sequence)
     }
 
     fn collective(&self, operation: &Operation, sequence: u64) -> Result<(), Option<c_int>> {

@@ -175,12 +175,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_decoded_as_in_nccl() {
-        assert_eq!(dotted(21_400), "2.14.0");
-        assert_eq!(dotted(22_105), "2.21.5");
-    }
-
-    #[test]
     fn the_error_lists_the_attempts_with_reasons() {
         let folder = tempfile::tempdir().unwrap();
         let (absent, broken) = (folder.path().join("absent.so"), folder.path().join("broken.so"));

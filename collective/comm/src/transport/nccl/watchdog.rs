@@ -102,19 +102,6 @@ impl WorkerShared {
     pub fn notify(&self) {
         self.changed.notify_all();
     }
-
-    /// Waits until the watchdog has ended; false if it has not by the deadline.
-    pub fn wait_for_end(&self, deadline: Instant) -> bool {
-        let mut state = lock(&self.state);
-        while !state.ended {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            state = wait(&self.changed, state, left);
-        }
-        true
-    }
 }
 
 impl WorkerState {
@@ -167,19 +154,18 @@ pub(super) struct Watchdog {
     pub failed: OnFailure,
 }
 
-/// Notifies waiting threads of the watchdog's end, also after a panic.
-struct EndNotifier(Arc<WorkerShared>);
+/// Registers the watchdog's end, also after a panic.
+struct EndGuard(Arc<WorkerShared>);
 
-impl Drop for EndNotifier {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         lock(&self.0.state).ended = true;
-        self.0.notify();
     }
 }
 
 impl Watchdog {
     pub fn run(self) {
-        let _end = EndNotifier(self.shared.clone());
+        let _end = EndGuard(self.shared.clone());
         // If the device is gone, the first event reports it.
         let _ = self.stream.enter();
         loop {

@@ -173,8 +173,12 @@ impl NcclWorker {
         else {
             return;
         };
+        let begun = Instant::now();
+        while !watchdog.is_finished() && Instant::now() < deadline + GRACE {
+            pause(begun);
+        }
         // An abort may hang in NCCL; the thread is then left behind.
-        if self.shared.wait_for_end(deadline + GRACE) {
+        if watchdog.is_finished() {
             // A panic has been reported.
             let _ = watchdog.join();
         }

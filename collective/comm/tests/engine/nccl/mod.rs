@@ -2,9 +2,8 @@
 //!
 //! Initialisation, order of calls, results, errors, time-outs and aborts.
 
-mod blocking;
 mod failures;
-mod killed;
+pub mod killed;
 mod results;
 mod site;
 mod start;
