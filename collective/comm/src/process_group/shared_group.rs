@@ -1,9 +1,9 @@
 //! State shared by all handles of a process group, and execution of a call: number, record, deadline, failure.
 
 use super::{flight_recorder::Endpoints, group_state::GroupState, topology::Topology};
-use crate::{Call, Communicator, Error, Result, rendezvous::GroupProbe, sync::lock};
+use crate::{Call, Communicator, Error, Result, rendezvous::GroupProbe};
 use std::{
-    sync::{Arc, Mutex, atomic::Ordering, mpsc::Sender},
+    sync::{Arc, Mutex, OnceLock, atomic::Ordering, mpsc::Sender},
     time::Instant,
 };
 use tracing::info_span;
@@ -19,7 +19,7 @@ pub(super) struct SharedGroup {
     /// Queue of the group's worker thread.
     pub jobs: Mutex<Option<Sender<Job>>>,
     /// First cause of failure of a world of one.
-    ended: Mutex<Option<Error>>,
+    ended: OnceLock<Error>,
 }
 
 impl SharedGroup {
@@ -30,7 +30,7 @@ impl SharedGroup {
             let watched: Arc<dyn GroupProbe> = state.clone();
             control.watch(state.group, state.seq.clone(), &watched);
         }
-        SharedGroup { topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
+        SharedGroup { topology, state, jobs: Mutex::new(None), ended: OnceLock::new() }
     }
 
     /// Validates a rank that a caller passed.
@@ -51,13 +51,13 @@ impl SharedGroup {
     pub fn report(&self, error: Error) -> Error {
         match self.topology.control() {
             Some(control) => control.fail(error),
-            None => lock(&self.ended).get_or_insert(error).clone(),
+            None => self.ended.get_or_init(|| error).clone(),
         }
     }
 
     /// The first cause of failure, if the group has failed.
     pub fn cause(&self) -> Option<Error> {
-        self.topology.control().map_or_else(|| lock(&self.ended).clone(), |control| control.cause())
+        self.topology.control().map_or_else(|| self.ended.get().cloned(), |control| control.cause())
     }
 
     /// Checks that the group can make the call `spec`.

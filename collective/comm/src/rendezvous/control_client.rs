@@ -14,8 +14,8 @@ use std::{
     io,
     net::{Shutdown, TcpStream},
     sync::{
-        Arc, Condvar, Mutex, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Condvar, Mutex, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -29,7 +29,6 @@ pub struct ClientState {
     pub members: Option<Members>,
     /// Answers of the store, by request id.
     pub values: HashMap<u64, Option<Vec<u8>>>,
-    pub cause: Option<Error>,
     pub left: BTreeSet<usize>,
     /// By id.
     pub groups: Vec<(u64, Weak<dyn GroupProbe>)>,
@@ -47,7 +46,8 @@ pub struct ControlClient {
     writer: Mutex<Arc<TcpStream>>,
     pub state: Mutex<ClientState>,
     changed: Condvar,
-    poisoned: AtomicBool,
+    /// First cause of the job's failure.
+    cause: OnceLock<Error>,
     pub requests: AtomicU64,
 }
 
@@ -66,7 +66,7 @@ impl ControlClient {
             writer: Mutex::new(stream),
             state: Mutex::default(),
             changed: Condvar::new(),
-            poisoned: AtomicBool::new(false),
+            cause: OnceLock::new(),
             requests: AtomicU64::new(0),
         });
         let listening = client.clone();
@@ -76,11 +76,7 @@ impl ControlClient {
 
     /// The job's first cause of failure, if it has failed.
     pub fn cause(&self) -> Option<Error> {
-        // The flag avoids the lock while the job is healthy.
-        if !self.poisoned.load(Ordering::Acquire) {
-            return None;
-        }
-        lock(&self.state).cause.clone()
+        self.cause.get().cloned()
     }
 
     /// Sends without waiting for an answer. After a failure the background thread finds the connection
@@ -116,7 +112,7 @@ impl ControlClient {
     ) -> Result<Option<T>> {
         let mut state = lock(&self.state);
         loop {
-            if let Some(cause) = &state.cause {
+            if let Some(cause) = self.cause.get() {
                 return Err(cause.clone());
             }
             if let Some(value) = found(&mut state) {
@@ -132,12 +128,11 @@ impl ControlClient {
 
     /// Records the first cause of failure and wakes all waiting threads.
     pub fn poison(&self, error: Error) {
-        let mut state = lock(&self.state);
-        let cause = state.cause.get_or_insert(error).clone();
-        self.poisoned.store(true, Ordering::Release);
-        drop(state);
+        let cause = self.cause.get_or_init(|| error);
+        // Locks the state: a thread that has not seen the cause waits by then.
+        let groups = self.groups();
         self.changed.notify_all();
-        abort_all(self.groups().iter(), &cause);
+        abort_all(groups.iter(), cause);
     }
 
     /// The groups that have not been dropped.

@@ -7,7 +7,6 @@
 mod admission;
 pub(crate) mod connection;
 mod event_loop;
-mod inquiries;
 mod inquiry;
 pub(crate) mod state;
 

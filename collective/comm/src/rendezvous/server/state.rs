@@ -1,6 +1,6 @@
 //! State of the server, and how requests of ranks change it.
 
-use super::inquiries::Inquiries;
+use super::inquiry::Inquiries;
 use crate::{
     Error,
     error::names,
