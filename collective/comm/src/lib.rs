@@ -29,6 +29,10 @@
 
 #![warn(missing_docs)]
 
+// Under this name the tests' reference uses it.
+#[cfg(test)]
+extern crate self as burn_ddp_comm;
+
 #[macro_use]
 mod macros;
 

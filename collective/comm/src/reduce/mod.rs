@@ -84,7 +84,7 @@ pub(crate) fn partial_size(dtype: DType, op: ReduceOp) -> usize {
 /// Folds one rank's elements into the partials of all ranks before it.
 ///
 /// The first rank writes the partials. The last rank replaces its elements by the result. Applied on rank
-/// 0, 1, … in turn, it gives the bits of [`reduce_in_rank_order`].
+/// 0, 1, … in turn, it gives the bits of [`reduce_with`].
 ///
 /// # Panics
 /// If the buffers have different numbers of elements.
@@ -93,21 +93,10 @@ pub(crate) fn fold_own(reduction: Reduction, own: &mut [u8], partials: &mut [u8]
     dispatch!(dtype, op, fold_own_as(op, world, own, partials))
 }
 
-/// Reduces `inputs`, which are in rank order, into `out`.
+/// Reduces `own` and the other ranks' `input`s. The result goes to `own`, or to `out` and, with `keep`, to `own`.
 ///
 /// # Panics
-/// If `inputs` is empty, an input is not as long as `out`, or that is not a whole number of elements.
-pub fn reduce_in_rank_order(dtype: DType, op: ReduceOp, inputs: &[&[u8]], out: &mut [u8]) {
-    let len = out.len();
-    let pointer = |rank: usize| {
-        assert!(inputs[rank].len() == len, "inputs and output differ in length");
-        inputs[rank].as_ptr()
-    };
-    // SAFETY: `len` bytes each, checked at every use, and borrowed for this call.
-    unsafe { reduce_pointers(dtype, op, inputs.len(), &pointer, &[out.as_mut_ptr()], len) }
-}
-
-/// Reduces `own` and the other ranks' `input`s. The result goes to `own`, or to `out` and, with `keep`, to `own`.
+/// If the lengths differ.
 pub(crate) fn reduce_with<'a>(
     reduction: Reduction,
     own: &mut [u8],
@@ -136,7 +125,10 @@ pub(crate) fn reduce_with<'a>(
     unsafe { reduce_pointers(dtype, op, world.size, &pointer, outs, len) }
 }
 
-/// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
+/// Reduces inputs of `bytes` bytes in rank order into several outputs at once, any of which may be one of the inputs.
+///
+/// # Panics
+/// If there is no rank, or `bytes` is not a whole number of elements.
 ///
 /// # Safety
 /// Every pointer must be valid for `bytes` bytes during the call, for reads (inputs) or writes

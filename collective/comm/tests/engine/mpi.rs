@@ -1,10 +1,13 @@
-//! The MPI transport under a real `mpirun`, bit-identical to TCP.
+//! The MPI transport under a real `mpirun`.
 //!
-//! The test binary starts itself for every rank. Other tests compare TCP with a serial reference.
+//! The test binary starts itself for every rank.
 
-use burn_ddp_comm::{Element, Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Transport};
+use crate::{
+    collectives::{OPS, check},
+    reference::Reference,
+};
+use burn_ddp_comm::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Transport};
 use half::{bf16, f16};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     env,
     process::{Command, Output},
@@ -13,7 +16,6 @@ use std::{
 
 /// Environment variable with the scenario of a rank process.
 const ROLE: &str = "COLLECTIVE_TEST_MPI_ROLE";
-const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 /// Element counts: none, one, few, more than one piece of the transport.
 const COUNTS: [usize; 4] = [0, 1, 257, 300_001];
 
@@ -72,7 +74,7 @@ fn ends(output: &Output) -> Vec<Option<Error>> {
 }
 
 #[test]
-fn every_operation_is_bit_identical_to_tcp() {
+fn every_operation_matches_the_reference() {
     for ranks in [1, 2, 3, 4] {
         let (output, _) = mpirun(ranks, "compare");
         assert!(output.status.success(), "{ranks} ranks: {output:?}");
@@ -82,16 +84,14 @@ fn every_operation_is_bit_identical_to_tcp() {
 
 fn compare() -> Result<()> {
     let mpi = ProcessGroup::init(InitMethod::Mpi, options())?;
-    let tcp = ProcessGroup::init(InitMethod::Mpi, options().transport(Transport::Tcp))?;
-    let alone = mpi.world_size() == 1;
-    assert_eq!([mpi.transport(), tcp.transport()], if alone { ["solo"; 2] } else { ["mpi", "tcp"] });
-    same::<f32>(&mpi, &tcp, |rng| rng.random_range(-2.0..2.0))?;
-    same::<f64>(&mpi, &tcp, |rng| rng.random_range(-2.0..2.0))?;
-    same::<f16>(&mpi, &tcp, |rng| f16::from_f32(rng.random_range(-2.0..2.0)))?;
-    same::<bf16>(&mpi, &tcp, |rng| bf16::from_f32(rng.random_range(-2.0..2.0)))?;
-    same::<i32>(&mpi, &tcp, |rng| rng.random())?;
-    same::<i64>(&mpi, &tcp, |rng| rng.random())?;
-    same::<u8>(&mpi, &tcp, |rng| rng.random())?;
+    assert_eq!(mpi.transport(), if mpi.world_size() == 1 { "solo" } else { "mpi" });
+    check_all::<f32>(&mpi);
+    check_all::<f64>(&mpi);
+    check_all::<f16>(&mpi);
+    check_all::<bf16>(&mpi);
+    check_all::<i32>(&mpi);
+    check_all::<i64>(&mpi);
+    check_all::<u8>(&mpi);
     // Sub-groups: odd and even ranks, in reverse order.
     let color = (mpi.rank() % 2) as u64;
     let half = mpi.split(color, -(mpi.rank() as i64))?;
@@ -99,66 +99,14 @@ fn compare() -> Result<()> {
     let expected: Vec<i32> = (0..mpi.world_size() as i32).rev().filter(|r| *r as u64 % 2 == color).collect();
     assert_eq!(ranks, expected);
     mpi.destroy();
-    tcp.destroy();
     Ok(())
 }
 
-/// Runs all operations on one type with both groups and compares the results.
-fn same<T: Element>(mpi: &ProcessGroup, tcp: &ProcessGroup, random: impl Fn(&mut StdRng) -> T) -> Result<()> {
-    let (rank, size) = (mpi.rank(), mpi.world_size());
-    let mut rng = StdRng::seed_from_u64(rank as u64);
-    for count in COUNTS {
-        let mine: Vec<T> = (0..count * size).map(|_| random(&mut rng)).collect();
-        let part = &mine[..count];
-        let both = |act: &dyn Fn(&ProcessGroup) -> Result<Vec<T>>| -> Result<()> {
-            let (a, b) = (act(mpi)?, act(tcp)?);
-            assert!(
-                bytemuck::cast_slice::<T, u8>(&a) == bytemuck::cast_slice::<T, u8>(&b),
-                "{count} x {:?} on rank {rank}",
-                T::DTYPE
-            );
-            Ok(())
-        };
-        for op in OPS {
-            both(&|group| {
-                let mut buffer = part.to_vec();
-                group.all_reduce(&mut buffer, op)?;
-                Ok(buffer)
-            })?;
-            both(&|group| Ok(group.reduce_scatter(&mut mine.clone(), op)?.to_vec()))?;
-        }
-        let root = size - 1;
-        both(&|group| {
-            let mut buffer = part.to_vec();
-            group.broadcast(&mut buffer, root)?;
-            Ok(buffer)
-        })?;
-        both(&|group| Ok(group.all_gather(part)?.concat()))?;
-        both(&|group| Ok(group.gather(part, root)?.unwrap_or_default().concat()))?;
-        both(&|group| {
-            let mut buffer = part.to_vec();
-            group.scatter(if rank == root { &mine } else { &[] }, &mut buffer, root)?;
-            Ok(buffer)
-        })?;
-        both(&|group| {
-            let mut buffer = part.to_vec();
-            group.reduce(&mut buffer, ReduceOp::Sum, root)?;
-            Ok(buffer)
-        })?;
-        if size > 1 {
-            both(&|group| {
-                let mut buffer = part.to_vec();
-                match rank {
-                    0 => group.send(part, 1)?,
-                    1 => group.recv(&mut buffer, 0)?,
-                    _ => {}
-                }
-                Ok(buffer)
-            })?;
-        }
-        mpi.barrier()?;
+/// Runs all operations on one type and compares the results with the serial reference.
+fn check_all<T: Reference>(group: &ProcessGroup) {
+    for (count, op) in COUNTS.into_iter().flat_map(|count| OPS.map(|op| (count, op))) {
+        check::<T>(group, op, count, count as u64);
     }
-    Ok(())
 }
 
 #[test]

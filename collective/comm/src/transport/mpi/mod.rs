@@ -21,10 +21,9 @@ use super::{
     method::{Deadline, Method, MethodCall, mismatch},
 };
 use crate::{
-    Error, ReduceOp, Result,
+    Error, Result,
     communicator::{Call, Communicator, World},
-    reduce::reduce_in_rank_order,
-    sync::lock,
+    reduce::{Reduction, reduce_with},
 };
 use bytemuck::{bytes_of, pod_read_unaligned};
 use library::{Library, check};
@@ -33,12 +32,11 @@ use operation::{Memory, run};
 use std::{
     ffi::c_int,
     sync::{
-        Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Size in bytes of the pieces in which buffers are transferred; MPI counts in `c_int`.
@@ -52,25 +50,21 @@ unsafe impl Send for Handle {}
 // SAFETY: see above.
 unsafe impl Sync for Handle {}
 
-/// One rank of a group of MPI processes.
+/// One rank of a group of MPI processes. The group makes one call at a time.
 #[derive(Debug)]
 pub(crate) struct Mpi {
     world: World,
     handle: Handle,
-    /// Locked during a message, which consists of a header and data. One at a time to and from each rank.
-    outgoing: Vec<Mutex<()>>,
-    incoming: Vec<Mutex<()>>,
     aborted: AtomicBool,
 }
 
 impl Mpi {
     fn new(world: World, handle: Handle) -> Self {
-        let locks = || (0..world.size).map(|_| Mutex::new(())).collect();
-        Mpi { world, handle, outgoing: locks(), incoming: locks(), aborted: AtomicBool::new(false) }
+        Mpi { world, handle, aborted: AtomicBool::new(false) }
     }
 
     fn limits<'a>(&'a self, call: MethodCall<'a>) -> Deadline<'a> {
-        Deadline { call, begun: Instant::now(), aborted: &self.aborted }
+        Deadline::new(call, &self.aborted)
     }
 
     /// Gathers every rank's `send` on every rank, in rank order.
@@ -121,13 +115,12 @@ impl Mpi {
     }
 
     /// Reduces this rank's part of `send`, which has an equal part for every rank.
-    fn reduce_part(&self, limits: Deadline<'_>, op: ReduceOp, send: Vec<u8>) -> Result<Vec<u8>> {
-        let mut memory = self.all_to_all(limits, send)?;
-        let part = memory.recv.len() / self.world.size;
-        let inputs: Vec<&[u8]> = memory.recv.chunks_exact(part).collect();
-        memory.send.truncate(part);
-        reduce_in_rank_order(limits.call.dtype, op, &inputs, &mut memory.send);
-        Ok(memory.send)
+    fn reduce_part(&self, limits: Deadline<'_>, reduction: Reduction, send: Vec<u8>) -> Result<Vec<u8>> {
+        let parts = self.all_to_all(limits, send)?.recv;
+        let part = |rank| &parts[World { rank, ..self.world }.part(parts.len())];
+        let mut own = part(self.world.rank).to_vec();
+        reduce_with(reduction, &mut own, &part, None, true);
+        Ok(own)
     }
 }
 
@@ -187,14 +180,15 @@ impl Communicator for Mpi {
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let call = Method::AllReduce.of(call);
-        let (op, limits, size) = (call.reduction()?, self.limits(call), self.world.size);
+        let (reduction, limits) = (Reduction::of(&call, self.world)?, self.limits(call));
+        let size = self.world.size;
         self.agree(limits)?;
         for piece in buffer.chunks_mut(PIECE) {
             // Padded so that every rank reduces the same number of elements.
             let part = piece.len().div_ceil(size).next_multiple_of(call.dtype.size());
             let mut send = piece.to_vec();
             send.resize(part * size, 0);
-            let own = self.reduce_part(limits, op, send)?;
+            let own = self.reduce_part(limits, reduction, send)?;
             let all = self.gather_all(limits, own)?.recv;
             piece.copy_from_slice(&all[..piece.len()]);
         }
@@ -203,7 +197,8 @@ impl Communicator for Mpi {
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let call = Method::ReduceScatter.of(call);
-        let (op, limits, size) = (call.reduction()?, self.limits(call), self.world.size);
+        let (reduction, limits) = (Reduction::of(&call, self.world)?, self.limits(call));
+        let size = self.world.size;
         self.agree(limits)?;
         let own = self.world.part(buffer.len());
         let step = (PIECE / size).next_multiple_of(call.dtype.size());
@@ -211,7 +206,7 @@ impl Communicator for Mpi {
             let to = (from + step).min(own.len());
             let parts = buffer.chunks_exact(own.len());
             let send = parts.flat_map(|part| &part[from..to]).copied().collect();
-            let reduced = self.reduce_part(limits, op, send)?;
+            let reduced = self.reduce_part(limits, reduction, send)?;
             buffer[own.start + from..own.start + to].copy_from_slice(&reduced);
         }
         Ok(())
@@ -251,7 +246,6 @@ impl Communicator for Mpi {
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         let call = Method::Message.of(call);
         let limits = self.limits(call);
-        let _turn = lock(&self.outgoing[to]);
         let head = Header::new(call);
         for piece in std::iter::once(bytes_of(&head)).chain(data.chunks(PIECE)) {
             let n = piece.len() as c_int;
@@ -266,7 +260,6 @@ impl Communicator for Mpi {
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         let call = Method::Message.of(call);
         let limits = self.limits(call);
-        let _turn = lock(&self.incoming[from]);
         let receive = |bytes: usize| {
             let n = bytes as c_int;
             // SAFETY: the memory has n bytes.
