@@ -22,36 +22,36 @@ const INQUIRY: Duration = Duration::from_secs(1);
 const INQUIRY_PAUSE: Duration = Duration::from_millis(400);
 
 /// What identifies a call: group, number, and sender and receiver of a message.
-pub type CallKey = (u64, u64, Option<(usize, usize)>);
+type CallKey = (u64, u64, Option<(usize, usize)>);
 
-pub fn key(stall: &Stall) -> CallKey {
+fn key(stall: &Stall) -> CallKey {
     (stall.group, stall.call.seq, stall.message)
 }
 
 /// A question to several ranks about a call that a rank waits in, and their answers.
-pub struct Inquiry {
-    pub id: u64,
-    pub asker: usize,
-    pub stall: Stall,
-    pub places: HashMap<usize, Place>,
+struct Inquiry {
+    id: u64,
+    asker: usize,
+    stall: Stall,
+    places: HashMap<usize, Place>,
     /// The ranks that have not answered.
-    pub unanswered: BTreeSet<usize>,
-    pub deadline: Instant,
+    unanswered: BTreeSet<usize>,
+    deadline: Instant,
     /// What the answers to the same question before this one contradict.
-    pub found: Option<Error>,
+    found: Option<Error>,
 }
 
 /// The inquiry in progress, and what waits for its end.
 #[derive(Default)]
 pub struct Inquiries {
-    pub count: u64,
-    pub current: Option<Inquiry>,
+    count: u64,
+    current: Option<Inquiry>,
     /// A rank and the call that it waits in, asked about after this inquiry.
-    pub next: Option<(usize, Stall)>,
+    next: Option<(usize, Stall)>,
     /// The call of the last inquiry, and when it began.
-    pub last: Option<(CallKey, Instant)>,
+    last: Option<(CallKey, Instant)>,
     /// A report that a connected rank is gone, and the time until which its own report is awaited.
-    pub peer_loss: Option<(Instant, Error)>,
+    peer_loss: Option<(Instant, Error)>,
 }
 
 impl Inquiries {
