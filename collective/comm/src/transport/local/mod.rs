@@ -7,7 +7,6 @@
 //! After a call that failed, all later calls of the rank fail: a group does not recover. The other ranks wait until
 //! their deadline, unless the control plane, which detects processes that have ended, aborts their communicators.
 
-pub mod memory;
 mod message;
 mod ops;
 pub mod region;

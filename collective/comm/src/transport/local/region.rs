@@ -12,9 +12,16 @@
 //! All offsets follow from the world size and the constants of this file. No value read from the memory is
 //! used as a size or an offset.
 
-use super::{memory::Memory, wait::Word};
-use crate::transport::header::{HEADER, Header as CallHeader};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use super::wait::Word;
+use crate::{
+    Error, Result,
+    transport::header::{HEADER, Header as CallHeader},
+};
+use memmap2::{MmapOptions, MmapRaw};
+use std::{
+    fs::File,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
 
 // Under Miri, small areas cover the same code in less time.
 
@@ -113,31 +120,29 @@ pub const ABSENT: u32 = 0;
 pub const PRESENT: u32 = 1;
 pub const LEFT: u32 = 2;
 
-impl Memory {
-    /// The first page.
-    pub fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with it. Every field is an atomic, valid with any bits, and no `&mut` to it is
-        // ever made.
-        unsafe { &*self.base().cast() }
-    }
-}
-
-/// Typed access to a [`Memory`].
+/// Typed access to the memory, which is mapped until dropped.
 #[derive(Debug)]
 pub struct Region {
-    memory: Memory,
+    memory: MmapRaw,
     world: usize,
     name: &'static str,
 }
 
 impl Region {
-    /// Typed access to `memory` for `world` ranks. `name` is that of the transport.
+    /// Maps the [`bytes`] of `world` ranks: of `file`, which cannot shrink, or without one new memory of this process,
+    /// which is zeroed. `name` is that of the transport.
     ///
-    /// # Panics
-    /// If the memory is shorter than [`bytes`] of the world.
-    pub fn new(memory: Memory, world: usize, name: &'static str) -> Self {
-        assert!(world > 0 && world <= MAX_WORLD && memory.len() >= bytes(world));
-        Region { memory, world, name }
+    /// # Errors
+    /// [`Error::Io`] if the system refuses the memory.
+    pub fn map(file: Option<&File>, world: usize, name: &'static str) -> Result<Self> {
+        let len = bytes(world);
+        let mut options = MmapOptions::new();
+        let memory = match file {
+            Some(file) => options.len(len).map_raw(file),
+            None => options.len(len).map_anon().map(MmapRaw::from),
+        };
+        let memory = memory.map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), &e))?;
+        Ok(Region { memory, world, name })
     }
 
     pub fn name(&self) -> &'static str {
@@ -149,7 +154,9 @@ impl Region {
     }
 
     pub fn header(&self) -> &Header {
-        self.memory.header()
+        // SAFETY: the mapping begins with it. Every field is an atomic, valid with any bits, and no `&mut` to it is
+        // ever made.
+        unsafe { &*self.memory.as_ptr().cast() }
     }
 
     pub fn gate(&self, id: GateId) -> &Word {
@@ -158,8 +165,8 @@ impl Region {
 
     pub fn slot(&self, rank: usize) -> &Slot {
         assert!(rank < self.world);
-        // SAFETY: in bounds by the assertion and `new`; otherwise as in `Memory::header`.
-        unsafe { &*self.memory.base().add(PAGE).cast::<Slot>().add(rank) }
+        // SAFETY: in bounds by the assertion and `map`; otherwise as in `header`.
+        unsafe { &*self.memory.as_ptr().add(PAGE).cast::<Slot>().add(rank) }
     }
 
     /// [`PIECE`] bytes.
@@ -186,7 +193,7 @@ impl Region {
         let start = slots_end(self.world) + (2 * rank + parity) * areas(self.world) + offset;
         assert!(start + len <= self.memory.len(), "beyond the shared memory");
         // SAFETY: in bounds, just checked.
-        unsafe { self.memory.base().add(start) }
+        unsafe { self.memory.as_mut_ptr().add(start) }
     }
 }
 

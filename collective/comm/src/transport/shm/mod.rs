@@ -7,7 +7,6 @@
 
 use super::local::{
     LocalRank, check_world,
-    memory::Memory,
     region::{Region, bytes},
 };
 use crate::{Error, Result};
@@ -28,8 +27,7 @@ pub type ShmCommunicator = LocalRank;
 /// A group's memory, mapped but not joined.
 #[derive(Debug)]
 pub struct ShmSegment {
-    memory: Memory,
-    world: usize,
+    region: Region,
     /// Keeps the memory open for other processes until dropped.
     _file: File,
     name: String,
@@ -48,9 +46,9 @@ impl ShmSegment {
         file.set_len(len as u64).map_err(refused)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| refused(e.into()))?;
-        let memory = Memory::map(Some(&file), len)?;
+        let region = Region::map(Some(&file), world, "shm")?;
         let nonce: [u64; 2] = rand::random();
-        for (shared, word) in memory.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]]) {
+        for (shared, word) in region.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]]) {
             shared.store(word, Relaxed);
         }
         let name = format!(
@@ -60,7 +58,7 @@ impl ShmSegment {
             nonce[0],
             nonce[1]
         );
-        Ok(ShmSegment { memory, world, _file: file, name })
+        Ok(ShmSegment { region, _file: file, name })
     }
 
     /// Opens the memory that another process of this machine and user has created under `name`.
@@ -84,12 +82,12 @@ impl ShmSegment {
         if !metadata.is_file() || metadata.len() != bytes(world) as u64 {
             return Err(invalid("its size is not that of a group of this size"));
         }
-        let memory = Memory::map(Some(&file), bytes(world))?;
-        let found: [u64; 4] = std::array::from_fn(|i| memory.header().identity[i].load(Relaxed));
+        let region = Region::map(Some(&file), world, "shm")?;
+        let found: [u64; 4] = std::array::from_fn(|i| region.header().identity[i].load(Relaxed));
         if found != [MAGIC, world as u64, nonce[0], nonce[1]] {
             return Err(invalid("it is not the memory of this group, or of another version"));
         }
-        Ok(ShmSegment { memory, world, _file: file, name: name.to_string() })
+        Ok(ShmSegment { region, _file: file, name: name.to_string() })
     }
 
     /// The name for [`ShmSegment::open`] in other ranks, valid until the creator has joined.
@@ -102,7 +100,7 @@ impl ShmSegment {
     /// # Errors
     /// [`Error::Invalid`] if the rank is taken or not in the world.
     pub fn join(self, rank: usize) -> Result<ShmCommunicator> {
-        LocalRank::join(Arc::new(Region::new(self.memory, self.world, "shm")), rank)
+        LocalRank::join(Arc::new(self.region), rank)
     }
 }
 

@@ -1,10 +1,6 @@
 //! Transport between threads of one process, over memory of the process.
 
-use super::local::{
-    LocalRank, check_world,
-    memory::Memory,
-    region::{Region, bytes},
-};
+use super::local::{LocalRank, check_world, region::Region};
 use crate::{Error, Result, sync::lock};
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -22,7 +18,7 @@ impl ThreadGroup {
     /// If the world is empty or too large.
     pub fn create(world: usize) -> Result<Vec<ThreadCommunicator>> {
         check_world(world)?;
-        let region = Arc::new(Region::new(Memory::map(None, bytes(world))?, world, "thread"));
+        let region = Arc::new(Region::map(None, world, "thread")?);
         (0..world).map(|rank| LocalRank::join(region.clone(), rank)).collect()
     }
 }
