@@ -3,9 +3,10 @@
 //! The tensors have the shapes of the parameters, whose numbers of dimensions differ: only operations by element and
 //! `reshape` apply to them.
 
+use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{Shape, Tensor};
 use std::collections::HashMap;
 
 /// Tensors by parameter, in the order of the module's fields.
@@ -18,13 +19,18 @@ fn erased<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into_dispatch())
 }
 
+/// The tensor in a shape of any number of dimensions.
+pub(crate) fn reshaped(tensor: Tensor<1>, shape: Shape) -> Tensor<1> {
+    Tensor::from_dispatch(Dispatch::float_reshape(tensor.into_dispatch(), shape))
+}
+
 /// The values outside any graph of the trainable parameters, or of the float buffers and frozen parameters.
 pub(crate) fn values<M: Module>(module: &M, trainable: bool) -> TensorList {
     struct Values(bool, TensorList);
     impl ModuleVisitor for Values {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if param.is_require_grad() == self.0 {
-                self.1.push((param.id, erased(param.val().inner())));
+                self.1.push((param.id, erased(param.base().inner())));
             }
         }
     }

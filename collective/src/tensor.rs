@@ -57,15 +57,6 @@ pub(crate) fn split(whole: Tensor<1>, lengths: &[usize]) -> Vec<Tensor<1>> {
     lengths.iter().map(part).collect()
 }
 
-/// Length of the [`concatenate`]d parts of these lengths on a group's device.
-pub(crate) fn concatenated_length(lengths: &[usize]) -> usize {
-    #[cfg(feature = "cuda")]
-    let length = kernels::cuda::concatenated_length(lengths);
-    #[cfg(not(feature = "cuda"))]
-    let length = lengths.iter().sum();
-    length
-}
-
 /// A sum over all ranks in progress.
 pub(crate) struct Reduction {
     /// The result, which must not be read before [`finish`].

@@ -23,7 +23,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::store::ModuleRecord;
 use burn::tensor::Tensor;
-use std::{fmt, time::Duration};
+use std::fmt;
 
 /// Options of local SGD.
 ///
@@ -109,7 +109,7 @@ pub struct OuterOptimizer {
     /// v; empty before the first step and without momentum.
     velocity: TensorMap,
     /// Averages the differences, with the buckets and the hook of gradients.
-    reducer: Reducer,
+    pub(crate) reducer: Reducer,
     ranks: usize,
     /// Optimizer steps since the last synchronisation.
     steps: usize,
@@ -199,15 +199,5 @@ impl OuterOptimizer {
         })?;
         self.velocity = values(&loaded, true).into_iter().collect();
         Ok(())
-    }
-
-    /// The records of all ranks' own optimizers on rank 0; `own` alone on the other ranks.
-    pub(crate) fn gather_records(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        self.reducer.gather_records(own)
-    }
-
-    /// Time spent waiting for other ranks since the last call.
-    pub(crate) fn take_waited(&mut self) -> Duration {
-        self.reducer.take_waited()
     }
 }

@@ -16,6 +16,20 @@ pub(super) struct Weights {
     pub accumulated: Option<f32>,
 }
 
+impl Weights {
+    /// The weighted sum of a parameter's gradients; `None` if it has none.
+    pub fn sum(self, own: Option<Tensor<1>>, accumulated: Option<Tensor<1>>) -> Option<Tensor<1>> {
+        let weighted =
+            |grad: Tensor<1>, weight: f32| if weight == 1.0 { grad } else { grad.mul_scalar(weight) };
+        let own = own.map(|own| weighted(own, self.own));
+        let accumulated = accumulated.map(|sum| weighted(sum, self.accumulated.unwrap_or(1.0)));
+        match (accumulated, own) {
+            (Some(sum), Some(own)) => Some(sum + own),
+            (one, None) | (None, one) => one,
+        }
+    }
+}
+
 /// Sum of gradients, each multiplied by its number of samples.
 #[derive(Default, Debug)]
 pub(super) struct AccumulatedGradients {
@@ -84,18 +98,9 @@ pub(crate) fn add<M: Module>(module: &M, mut a: GradientsParams, mut b: Gradient
 /// Weighted sum of `accumulated` and `own`, for every parameter that has either.
 fn combine(accumulated: TensorList, own: TensorList, weights: Weights) -> TensorList {
     // The gradient of padding has an arbitrary value, possibly NaN.
-    let own = own.into_iter().filter(|_| weights.own > 0.0);
-    let weighted = |grad: Tensor<1>, weight: f32| if weight == 1.0 { grad } else { grad.mul_scalar(weight) };
-    let mut own: TensorMap = own.map(|(id, grad)| (id, weighted(grad, weights.own))).collect();
-    let mut sums: TensorList = Vec::with_capacity(accumulated.len().max(own.len()));
-    for (id, grad) in accumulated {
-        let grad = weighted(grad, weights.accumulated.unwrap_or(1.0));
-        let sum = match own.remove(&id) {
-            Some(own) => grad + own,
-            None => grad,
-        };
-        sums.push((id, sum));
-    }
-    sums.extend(own);
+    let mut own: TensorMap = own.into_iter().filter(|_| weights.own > 0.0).collect();
+    let with_own = |(id, sum)| Some((id, weights.sum(own.remove(&id), Some(sum))?));
+    let mut sums: TensorList = accumulated.into_iter().filter_map(with_own).collect();
+    sums.extend(own.into_iter().filter_map(|(id, own)| Some((id, weights.sum(Some(own), None)?))));
     sums
 }

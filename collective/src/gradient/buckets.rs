@@ -5,7 +5,7 @@ use crate::{
     module_state::{FloatParam, float_params},
     tensor,
 };
-use burn::module::{Module, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
 use std::{
     cmp::Reverse,
@@ -108,14 +108,6 @@ impl BucketPlan {
     /// Slot of a parameter; `None` if it was not trainable when the plan was created.
     pub fn slot_of(&self, id: ParamId) -> Option<usize> {
         self.by_id.get(&id).copied()
-    }
-
-    /// Slot of a parameter that gets an averaged gradient.
-    ///
-    /// Such a parameter is still trainable, `users[slot]` is not 0, and this rank updates it.
-    pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<usize> {
-        let slot = self.slot_of(param.id)?;
-        (self.is_updated(slot) && users[slot] > 0 && param.is_require_grad()).then_some(slot)
     }
 
     /// Lengths of the parameters of a bucket, in their order.

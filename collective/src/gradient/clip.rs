@@ -1,14 +1,13 @@
 //! Gradient clipping by the global norm.
 
-use super::buckets::BucketPlan;
+use super::Reducer;
 use crate::{
-    ProcessGroup, ReduceOp, Result,
+    ReduceOp, Result,
     device_error::read_data,
     exchange::Kind,
-    parameters::{TensorList, put, take},
+    parameters::{TensorList, put, reshaped, take},
     tensor,
 };
-use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Shape, Tensor};
@@ -44,22 +43,8 @@ pub fn clip_by_global_norm<M: Module>(
     Ok((grads, norm))
 }
 
-/// The ranks that have the same gradients, or a part of them each.
-#[derive(Clone, Copy)]
-pub(super) struct Ranks<'a> {
-    pub plan: &'a BucketPlan,
-    pub group: &'a ProcessGroup,
-}
-
-impl Ranks<'_> {
-    /// Whether each rank has the gradients of its shard only.
-    fn are_sharded(&self) -> bool {
-        self.plan.shards.is_some()
-    }
-}
-
-fn clip_on_host(all: TensorList, max_norm: f64, ranks: Option<Ranks<'_>>) -> Result<(TensorList, f64)> {
-    let norm = global_norm(&all, ranks)?;
+fn clip_on_host(all: TensorList, max_norm: f64, reducer: Option<&Reducer>) -> Result<(TensorList, f64)> {
+    let norm = global_norm(&all, reducer)?;
     let factor = max_norm / (norm + 1e-6);
     Ok((if factor < 1.0 || factor.is_nan() { scale(all, factor) } else { all }, norm))
 }
@@ -72,39 +57,39 @@ pub(crate) enum Norm {
     Device(Box<Tensor<1>>),
 }
 
-/// [`clip_by_global_norm`] without waiting for a device, of gradients that `ranks` have averaged; `None` in a world
-/// of one.
-///
-/// On a device, norm and factor are f32 tensors, and all ranks use the sums of rank 0, because devices may sum in
-/// different orders. On a CUDA device, gradients in f32 share their launches. If each rank has the
-/// gradients of its shard only, the norm is that of all shards; on a CPU it has the same bits as without shards.
-///
-/// # Errors
-/// If the device cannot be read, or the group fails.
-pub(super) fn clip<M: Module>(
-    mut grads: GradientsParams,
-    module: &M,
-    max_norm: f64,
-    ranks: Option<Ranks<'_>>,
-) -> Result<(GradientsParams, Norm)> {
-    let all = take(&mut grads, module);
-    let device = module.devices().into_iter().next().unwrap_or_default().without_autodiff();
-    let (clipped, norm) =
-        if is_flex(&device) || (all.is_empty() && !ranks.is_some_and(|ranks| ranks.are_sharded())) {
-            let (clipped, norm) = clip_on_host(all, max_norm, ranks)?;
+impl Reducer {
+    /// [`clip_by_global_norm`] without waiting for a device, of averaged gradients.
+    ///
+    /// On a device, norm and factor are f32 tensors, and all ranks use the sums of rank 0, because devices may sum in
+    /// different orders. On a CUDA device, gradients in f32 share their launches. If each rank has the
+    /// gradients of its shard only, the norm is that of all shards; on a CPU it has the same bits as without shards.
+    ///
+    /// # Errors
+    /// If the device cannot be read, or the group fails.
+    pub(crate) fn clip<M: Module>(
+        &self,
+        mut grads: GradientsParams,
+        module: &M,
+        max_norm: f64,
+    ) -> Result<(GradientsParams, Norm)> {
+        let all = take(&mut grads, module);
+        let device = module.devices().into_iter().next().unwrap_or_default().without_autodiff();
+        let (clipped, norm) = if is_flex(&device) || (all.is_empty() && !self.is_sharded()) {
+            let (clipped, norm) = clip_on_host(all, max_norm, Some(self))?;
             (clipped, Norm::Host(norm))
         } else {
             let all_ranks = |sums| {
-                let Some(ranks) = ranks else { return Ok(sums) };
-                let sharded = ranks.are_sharded();
-                let kind = if sharded { Kind::AllReduce(ReduceOp::Sum) } else { Kind::Broadcast(0) };
-                tensor::run_in_step(sums, ranks.group, kind)
+                let Some(sender) = &self.sender else { return Ok(sums) };
+                let kind =
+                    if self.is_sharded() { Kind::AllReduce(ReduceOp::Sum) } else { Kind::Broadcast(0) };
+                tensor::run_in_step(sums, &sender.group, kind)
             };
             let (clipped, norm) = clip_on_device(all, &device, max_norm, all_ranks)?;
             (clipped, Norm::Device(Box::new(norm)))
         };
-    put(&mut grads, clipped, module);
-    Ok((grads, norm))
+        put(&mut grads, clipped, module);
+        Ok((grads, norm))
+    }
 }
 
 /// Clips gradients on `device`, and returns the norm `[1]`.
@@ -148,32 +133,31 @@ fn factor_for(norm: Tensor<1>, max_norm: f64) -> Tensor<1> {
 
 /// Multiplies a gradient by `factor` `[1]`, in f32.
 fn scale_on_device(grad: Tensor<1>, factor: &Tensor<1>) -> Tensor<1> {
-    let factor = factor.clone().to_device(&grad.device()).into_dispatch();
     let ones = Shape::from(vec![1; grad.shape().num_dims()]);
-    let factor = Tensor::from_dispatch(Dispatch::float_reshape(factor, ones));
+    let factor = reshaped(factor.clone().to_device(&grad.device()), ones);
     match grad.dtype() {
         DType::F32 => grad * factor,
         dtype => (grad.cast(FloatDType::F32) * factor).cast(FloatDType::from(dtype)),
     }
 }
 
-/// Global norm of gradients, of all shards; 0 if there are none.
+/// Global norm of gradients, of all shards of `reducer`; 0 if there are none.
 ///
 /// # Errors
 /// If the device cannot be read, or the group fails.
-pub(super) fn global_norm(all: &TensorList, ranks: Option<Ranks<'_>>) -> Result<f64> {
-    let norm = sum_of_squares(all, None, ranks)?.sqrt();
-    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN), ranks)?.sqrt() / DOWN })
+pub(super) fn global_norm(all: &TensorList, reducer: Option<&Reducer>) -> Result<f64> {
+    let norm = sum_of_squares(all, None, reducer)?.sqrt();
+    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN), reducer)?.sqrt() / DOWN })
 }
 
 /// Sum of squares of all gradients, multiplied by `factor` first.
-fn sum_of_squares(all: &TensorList, factor: Option<f64>, ranks: Option<Ranks<'_>>) -> Result<f64> {
+fn sum_of_squares(all: &TensorList, factor: Option<f64>, reducer: Option<&Reducer>) -> Result<f64> {
     let mut sums = Vec::new();
     if !all.is_empty() {
         // One transfer for all gradients.
         sums = read_data(Tensor::cat(squares(all, factor), 0))?.iter::<f32>().collect();
     }
-    if let Some(Ranks { plan, group }) = ranks.filter(Ranks::are_sharded) {
+    if let Some(Reducer { plan, sender: Some(sender), .. }) = reducer.filter(|reducer| reducer.is_sharded()) {
         // Adding zeros is exact, so that the order of the parameters decides the rounding, as with whole gradients.
         let mut by_slot = vec![0.0; plan.slots.len()];
         let slots = all.iter().map(|(id, _)| plan.slot_of(*id));
@@ -181,7 +165,7 @@ fn sum_of_squares(all: &TensorList, factor: Option<f64>, ranks: Option<Ranks<'_>
             .zip(sums)
             .filter_map(|(slot, sum)| Some((slot?, sum)))
             .for_each(|(slot, sum)| by_slot[slot] = sum);
-        group.all_reduce(&mut by_slot, ReduceOp::Sum)?;
+        sender.group.all_reduce(&mut by_slot, ReduceOp::Sum)?;
         sums = by_slot;
     }
     Ok(sums.into_iter().map(f64::from).sum())

@@ -31,7 +31,6 @@ mod clip;
 mod embeddings;
 mod hook;
 mod in_flight;
-mod module_gradients;
 mod parameter_exchange;
 mod power_sgd;
 mod read;
@@ -64,7 +63,6 @@ use accumulate::AccumulatedGradients;
 use buckets::BucketPlan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use clip::Ranks;
 use embeddings::check_embeddings;
 use hook::BucketSender;
 use std::{
@@ -209,19 +207,6 @@ impl Reducer {
         self.accumulated.add(grads, module, samples);
     }
 
-    /// Clips averaged gradients like [`clip_by_global_norm`], without waiting for a device.
-    ///
-    /// # Errors
-    /// If the group or the device fails.
-    pub(crate) fn clip<M: Module>(
-        &self,
-        grads: GradientsParams,
-        module: &M,
-        max_norm: f64,
-    ) -> Result<(GradientsParams, Norm)> {
-        clip::clip(grads, module, max_norm, ranks(&self.plan, &self.sender))
-    }
-
     /// Time that steps spent waiting for other ranks' gradients since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
@@ -237,11 +222,6 @@ impl Reducer {
         self.users = agreed.users;
         Ok(agreed.flags)
     }
-}
-
-/// The ranks that average gradients; `None` in a world of one.
-fn ranks<'a>(plan: &'a BucketPlan, sender: &'a Option<BucketSender>) -> Option<Ranks<'a>> {
-    Some(Ranks { plan, group: &sender.as_ref()?.group })
 }
 
 /// Runs `wait` in a span named `name` and adds its duration to `sum`.

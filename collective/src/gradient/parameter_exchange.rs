@@ -1,17 +1,14 @@
 //! Exchange of updated parameters, if each rank updates a shard of them.
 
-use super::{
-    Reducer,
-    read::{Values, on_host},
-};
+use super::Reducer;
 use crate::{
-    Error, ProcessGroup, Result,
+    Error, Result,
     exchange::Kind,
     parameters::{replace, values},
     tensor,
 };
 use burn::module::{Module, ParamId};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::DType;
 
 /// Verifies that all trainable parameters can be sent.
 ///
@@ -55,43 +52,21 @@ impl Reducer {
     pub fn share_parameters<M: Module>(&self, module: M) -> Result<M> {
         let (true, Some(sender)) = (self.is_sharded(), &self.sender) else { return Ok(module) };
         let plan = &self.plan;
-        let trainable = values(&module, true);
-        let device = trainable.first().map_or_else(Device::flex, |(_, value)| value.device());
         let mut own = vec![None; plan.slots.len()];
-        for (id, value) in trainable {
-            if let Some(slot) = plan.slot_of(id).filter(|slot| plan.is_updated(*slot)) {
+        for (id, value) in values(&module, true) {
+            if let Some(slot) = plan.slot_of(id) {
                 own[slot] = Some(value.reshape([plan.slots[slot].range.len()]));
             }
         }
         let mut buckets = Vec::with_capacity(plan.buckets());
         for (bucket, members) in plan.members.iter().enumerate() {
             let Some(owner) = plan.owner(bucket) else { break };
-            let values: Vec<_> = members.iter().filter_map(|slot| own[*slot].take()).collect();
-            let is_foreign = plan.is_foreign(bucket);
-            let sent = (!is_foreign).then(|| tensor::concatenate(values, 1.0, None));
-            let received = if self.on_device {
-                let length = tensor::concatenated_length(&plan.lengths(bucket));
-                let sent = sent.unwrap_or_else(|| Tensor::zeros([length], (&device, DType::F32)));
-                tensor::run_in_step(sent, &sender.group, Kind::Broadcast(owner))?
-            } else {
-                broadcast_on_host(sent, plan.length(bucket), &sender.group, owner)?
-            };
-            buckets.push(is_foreign.then_some(received));
+            let values = members.iter().filter_map(|slot| own[*slot].take()).collect();
+            let sent = tensor::concatenate(values, 1.0, None);
+            let received = tensor::run_in_step(sent, &sender.group, Kind::Broadcast(owner))?;
+            buckets.push(plan.is_foreign(bucket).then_some(received));
         }
         let (parts, _) = plan.split(buckets, 0);
         Ok(replace(module, |id, _| parts[plan.slot_of(id)?].clone()))
     }
-}
-
-/// The values of `sent` `[length]` of rank `root`, in host memory.
-fn broadcast_on_host(
-    sent: Option<Tensor<1>>,
-    length: usize,
-    group: &ProcessGroup,
-    root: usize,
-) -> Result<Tensor<1>> {
-    let values = sent.map(Values::read).transpose()?.map(Values::into_vec);
-    let mut values = values.unwrap_or_else(|| vec![0.0; length]);
-    group.broadcast(&mut values, root)?;
-    Ok(on_host(values))
 }

@@ -5,48 +5,21 @@ use crate::{Error, Result, device_error::read_data};
 use burn::backend::Cube;
 use burn::backend::Flex;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use kernels::host_tensor::{self, Host, contiguous, host, is_host};
+use kernels::host_tensor::{Host, contiguous, host, is_host};
 #[cfg(feature = "cube")]
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Deref;
 
-/// The values of a tensor on the host, in row-major order, as f32.
-pub(super) enum Values {
-    /// A contiguous f32 tensor in host memory, which is not copied.
-    InPlace(Host),
-    /// Values read from a device, or converted.
-    Read(Vec<f32>),
-}
-
-impl Values {
-    /// # Errors
-    /// If the device fails.
-    pub fn read(tensor: Tensor<1>) -> Result<Self> {
-        if is_host(&tensor) {
-            return Ok(Values::InPlace(contiguous(host(tensor))));
-        }
-        let values = read_data(tensor)?.convert::<f32>().try_into_vec();
-        let failed = |error| Error::Io { what: "reading a tensor".into(), reason: format!("{error:?}") };
-        values.map(Values::Read).map_err(failed)
+/// The values of a tensor in host memory, contiguous and as f32. An f32 tensor that is so already is not copied.
+///
+/// # Errors
+/// If the device fails.
+pub(super) fn read(tensor: Tensor<1>) -> Result<Host> {
+    if is_host(&tensor) {
+        return Ok(contiguous(host(tensor)));
     }
-
-    pub fn into_vec(self) -> Vec<f32> {
-        match self {
-            Values::InPlace(_) => self.to_vec(),
-            Values::Read(values) => values,
-        }
-    }
-}
-
-impl Deref for Values {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        match self {
-            Values::InPlace(tensor) => host_tensor::values(tensor),
-            Values::Read(values) => values,
-        }
-    }
+    let values = read_data(tensor)?.convert::<f32>().try_into_vec();
+    let failed = |error| Error::Io { what: "reading a tensor".into(), reason: format!("{error:?}") };
+    values.map(|values| host(on_host(values))).map_err(failed)
 }
 
 /// Identity of a tensor, unique while it is alive.

@@ -4,10 +4,9 @@ use super::{
     Reducer,
     accumulate::Weights,
     agreement::Agreement,
+    buckets::BucketPlan,
     clip::global_norm,
     in_flight::InFlightReduction,
-    module_gradients::{collect, scatter},
-    ranks,
     step_buckets::{ReducedGradients, StepBuckets},
     timed,
     watch::watch,
@@ -15,12 +14,12 @@ use super::{
 use crate::{
     Error, Result,
     batch_context::BatchContext,
-    parameters::{put, take},
+    parameters::{TensorList, put, reshaped, take, values},
     precision::Precision,
 };
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use std::sync::Arc;
 
 /// The result of a step.
@@ -145,7 +144,8 @@ impl Step<'_> {
             return Ok(FinishedStep { grads: self.unless_infinite(mean, module)?, totals, flags });
         };
         let early = !wait && self.reducer.on_device && self.reducer.agreed;
-        let mut reduced = self.reduce(&reduction, &mut grads, module, totals.clone(), &flags)?;
+        let mut own = take(&mut grads, module);
+        let mut reduced = self.reduce(&reduction, &mut own, module, totals.clone(), &flags)?;
         let users = if early && reduced.agreement.is_complete() {
             vec![1; self.reducer.plan.slots.len()]
         } else {
@@ -159,7 +159,7 @@ impl Step<'_> {
                 self.reducer.overlap = false;
                 self.reducer.fallback = Some(reason);
                 if let Some(reduction) = self.start() {
-                    reduced = self.reduce(&reduction, &mut grads, module, totals, &flags)?;
+                    reduced = self.reduce(&reduction, &mut own, module, totals, &flags)?;
                     agreed =
                         timed("wait for gradients", &mut self.reducer.waited, || reduced.agreement.wait())?;
                 }
@@ -169,10 +169,10 @@ impl Step<'_> {
             agreed.users
         };
         self.reducer.accumulated.clear();
-        let averaged = scatter(&self.reducer.plan, reduced.gradients, &users, module);
+        let averaged = averaged(&self.reducer.plan, &reduced.gradients, &users, module);
         // In the order of the parameters. That of a map differs from rank to rank, and on a GPU the operations that free
         // them are in one queue with those of the optimizer, whose fusion and thereby rounding could depend on it.
-        drop(take(&mut grads, module));
+        drop(own);
         let grads = self.unless_infinite(averaged, module)?;
         Ok(FinishedStep { grads, totals: reduced.totals, flags: reduced.agreement })
     }
@@ -189,16 +189,16 @@ impl Step<'_> {
     fn reduce<M: Module>(
         &mut self,
         reduction: &InFlightReduction,
-        grads: &mut GradientsParams,
+        own: &mut TensorList,
         module: &M,
         totals: Option<Tensor<1>>,
         flags: &[f32],
     ) -> Result<ReducedGradients> {
         // With overlap, a repetition may need them.
-        let keep = self.reducer.overlap;
-        let reduced = collect(reduction, grads, module, keep).and_then(|()| {
-            // `Step` finishes a reduction once. Other threads do not wait for the sums.
-            let buckets = reduction.end().expect("a reduction in progress");
+        let grads = if self.reducer.overlap { own.clone() } else { std::mem::take(own) };
+        // `Step` finishes a reduction once.
+        let mut buckets = reduction.end().expect("a reduction in progress");
+        let reduced = buckets.collect(grads, module).and_then(|()| {
             timed("wait for gradients", &mut self.reducer.waited, || buckets.finish(totals, flags))
         });
         reduced.inspect_err(|error| {
@@ -215,14 +215,34 @@ impl Step<'_> {
         mut grads: GradientsParams,
         module: &M,
     ) -> Result<GradientsParams> {
-        let Reducer { scaler: Some(scaler), plan, sender, .. } = &mut *self.reducer else { return Ok(grads) };
+        if self.reducer.scaler.is_none() {
+            return Ok(grads);
+        }
         let all = take(&mut grads, module);
-        let finite = global_norm(&all, ranks(plan, sender))?.is_finite();
-        scaler.update(finite)?;
+        let finite = global_norm(&all, Some(self.reducer))?.is_finite();
+        self.reducer.scaler.as_mut().map_or(Ok(()), |scaler| scaler.update(finite))?;
         if !finite {
             return Ok(GradientsParams::new());
         }
         put(&mut grads, all, module);
         Ok(grads)
     }
+}
+
+/// Averaged gradients of `module`, without those of parameters that no rank used and those that other ranks update.
+/// `parts` are theirs, by slot.
+fn averaged<M: Module>(
+    plan: &BucketPlan,
+    parts: &[Option<Tensor<1>>],
+    users: &[usize],
+    module: &M,
+) -> GradientsParams {
+    let gradient = |(id, value): (ParamId, Tensor<1>)| {
+        let slot = plan.slot_of(id).filter(|slot| users[*slot] > 0 && plan.is_updated(*slot))?;
+        let gradient = reshaped(parts[slot].clone()?, value.shape()).to_device(&value.device());
+        Some((id, gradient.cast(FloatDType::from(value.dtype()))))
+    };
+    let mut grads = GradientsParams::new();
+    put(&mut grads, values(module, true).into_iter().filter_map(gradient).collect(), module);
+    grads
 }

@@ -21,16 +21,17 @@ use super::{
     arrivals::Arrivals,
     buckets::BucketPlan,
     hook::BucketSender,
-    read::{Values, identity, on_host},
+    read::{identity, on_host, read},
 };
 use crate::{
     Error, ReduceOp, Result, Work,
+    parameters::{TensorList, TensorMap, values},
     readback::Readback,
     tensor::{self, Reduction},
 };
-use burn::module::ParamId;
-use burn::optim::GradientsParams;
+use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};
+use kernels::host_tensor;
 use std::sync::Arc;
 
 /// Sums over all ranks.
@@ -100,30 +101,33 @@ impl StepBuckets {
         self.put(slot, Some(gradient));
     }
 
-    /// Stores the gradient that backward returned for a parameter on `device`, unless it has arrived, and starts the
-    /// reductions that are ready. With `keep`, `grads` keep it. A gradient that has arrived is compared with it.
-    pub fn collect<const D: usize>(
-        &mut self,
-        slot: usize,
-        grads: &mut GradientsParams,
-        id: ParamId,
-        keep: bool,
-        device: Device,
-    ) {
-        if self.arrivals.has(slot) {
-            let Some(seen) = self.seen[slot].clone().filter(|_| self.weights.own > 0.0) else { return };
-            if grads.get::<D>(id).and_then(identity) != identity(seen) {
+    /// Stores the gradients of `module` that did not arrive, and compares the others with `grads`, which backward
+    /// returned. Starts the reductions that are ready.
+    ///
+    /// # Errors
+    /// If a parameter has become trainable.
+    pub fn collect<M: Module>(&mut self, grads: TensorList, module: &M) -> Result<()> {
+        let mut grads: TensorMap = grads.into_iter().collect();
+        for (id, value) in values(module, true) {
+            let slot = self.plan.slot_of(id).ok_or_else(|| {
+                Error::Invalid(format!(
+                    "parameter {id} became trainable after the gradient buckets were created: create a new reducer"
+                ))
+            })?;
+            if !self.arrivals.has(slot) {
+                self.device = value.device();
+                self.put(slot, grads.remove(&id));
+            } else if let Some(seen) = self.seen[slot].clone().filter(|_| self.weights.own > 0.0)
+                && grads.get(&id).cloned().and_then(identity) != identity(seen)
+            {
                 self.arrivals.differ(slot);
             }
-            return;
         }
-        self.device = device;
-        let gradient = if keep { grads.get::<D>(id) } else { grads.remove::<D>(id) };
-        self.put(slot, gradient);
+        Ok(())
     }
 
     /// Stores this rank's gradient of a parameter, `None` for zeros, and starts the reductions that are ready.
-    fn put<const D: usize>(&mut self, slot: usize, gradient: Option<Tensor<D>>) {
+    fn put(&mut self, slot: usize, gradient: Option<Tensor<1>>) {
         // The gradient of padding has an arbitrary value, possibly NaN.
         if let Some(gradient) = gradient.filter(|_| self.weights.own > 0.0) {
             let elements = gradient.shape().num_elements();
@@ -157,29 +161,29 @@ impl StepBuckets {
     /// and starts its reduction.
     fn launch(&mut self, index: usize, tail: &[f32], totals: Option<Tensor<1>>) -> Result<()> {
         let (plan, weights) = (&self.plan, self.weights);
+        // Without accumulated gradients in the step, the whole bucket is weighted at once.
+        let factor = if weights.accumulated.is_none() { weights.own } else { 1.0 };
         let parts = plan.members[index].iter().map(|slot| {
-            let length = plan.slots[*slot].range.len();
-            (length, self.own[*slot].take(), self.accumulated[*slot].take())
+            let (own, accumulated) = (self.own[*slot].take(), self.accumulated[*slot].take());
+            let part = if weights.accumulated.is_none() { own } else { weights.sum(own, accumulated) };
+            (plan.slots[*slot].range.len(), part)
         });
         match &mut self.started {
             Started::Host(started) => {
                 let mut buffer = Vec::with_capacity(plan.length(index) + tail.len());
-                for (length, own, accumulated) in parts {
-                    push(&mut buffer, length, own, accumulated, weights)?;
+                for (length, part) in parts {
+                    match part.map(read).transpose()? {
+                        Some(part) => buffer.extend(host_tensor::values(&part).iter().map(|x| x * factor)),
+                        None => buffer.resize(buffer.len() + length, 0.0),
+                    }
                 }
                 buffer.extend_from_slice(tail);
                 started.push(self.sender.send(plan, index, buffer)?);
             }
             Started::Device(started) => {
-                let parts = parts.map(|(length, own, accumulated)| {
-                    let part = part_on_device(own, accumulated, weights);
+                let parts = parts.map(|(length, part)| {
                     part.unwrap_or_else(|| Tensor::zeros([length], (&self.device, DType::F32)))
                 });
-                // Parts with accumulated gradients are weighted already.
-                let factor = match weights {
-                    Weights { own, accumulated: None } if own > 0.0 => own,
-                    _ => 1.0,
-                };
                 let bucket = tensor::concatenate(parts.collect(), factor, totals);
                 started.push(Some(tensor::start_sum(bucket, &self.sender.group, plan.owner(index))?));
             }
@@ -250,41 +254,3 @@ impl StepBuckets {
 
 /// Sums of a step: gradients by slot, totals, and the ranks' messages.
 type Finished = (Vec<Option<Tensor<1>>>, Option<Tensor<1>>, Sums);
-
-/// Appends the weighted sum of a parameter's gradients to a bucket in host memory; zeros if there are none.
-fn push(
-    bucket: &mut Vec<f32>,
-    length: usize,
-    own: Option<Tensor<1>>,
-    accumulated: Option<Tensor<1>>,
-    weights: Weights,
-) -> Result<()> {
-    let read = |gradient: Option<Tensor<1>>| gradient.map(Values::read).transpose();
-    let weight = weights.accumulated.unwrap_or(1.0);
-    match (read(own)?, read(accumulated)?) {
-        (Some(own), None) => bucket.extend(own.iter().map(|own| own * weights.own)),
-        (None, Some(sum)) => bucket.extend(sum.iter().map(|sum| sum * weight)),
-        (Some(own), Some(sum)) => {
-            let pairs = sum.iter().zip(&*own);
-            bucket.extend(pairs.map(|(sum, own)| sum * weight + own * weights.own));
-        }
-        (None, None) => bucket.resize(bucket.len() + length, 0.0),
-    }
-    Ok(())
-}
-
-/// The weighted sum of a parameter's gradients on a device. Without accumulated gradients in the step, it is not
-/// weighted yet.
-fn part_on_device(
-    own: Option<Tensor<1>>,
-    accumulated: Option<Tensor<1>>,
-    weights: Weights,
-) -> Option<Tensor<1>> {
-    let Some(weight) = weights.accumulated else { return own };
-    let own = own.map(|own| own.mul_scalar(weights.own));
-    let accumulated = accumulated.map(|sum| sum.mul_scalar(weight));
-    match (accumulated, own) {
-        (Some(sum), Some(own)) => Some(sum + own),
-        (one, None) | (None, one) => one,
-    }
-}

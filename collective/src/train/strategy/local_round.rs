@@ -59,6 +59,6 @@ impl LocalRound {
     /// If the group fails, or a record cannot be packed.
     pub fn save<M: Module>(&self, model: M, snapshot: &mut Snapshot) -> Result<()> {
         let own = snapshot.records.remove("optimizer").unwrap_or_default();
-        snapshot.add_local_sgd(self.outer.to_record(model), self.outer.gather_records(own)?)
+        snapshot.add_local_sgd(self.outer.to_record(model), self.outer.reducer.gather_records(own)?)
     }
 }

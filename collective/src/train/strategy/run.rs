@@ -160,7 +160,7 @@ impl<M: StepModel> Run<'_, M> {
 
     /// Collects each rank's time in the finished epoch.
     fn rank_times(&mut self) -> Result<Vec<RankTime>, Stop> {
-        let outer = self.round.as_mut().map_or(Duration::ZERO, |round| round.outer.take_waited());
+        let outer = self.round.as_mut().map_or(Duration::ZERO, |round| round.outer.reducer.take_waited());
         let gradients = self.engine.reducer.take_waited() + outer;
         let time = RankTime { gradients, ..std::mem::take(&mut self.time) };
         Ok(self.settings.group.all_gather_object(&time)?)
