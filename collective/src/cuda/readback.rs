@@ -52,7 +52,7 @@ impl QueuedRead {
     ///
     /// # Errors
     /// If the GPU fails.
-    pub fn wait(mut self) -> Result<Vec<TensorData>> {
+    pub fn wait(&mut self) -> Result<Vec<TensorData>> {
         match self.queued.take().and_then(|queued| queued.recv().ok()) {
             Some(read) => {
                 let read = burn::tensor::try_read_sync(read);

@@ -161,22 +161,26 @@ impl Engine {
         let context = BatchContext::new(samples, averaged, loss_scale);
         let mut scope =
             BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
-        if self.accumulated.batches < self.options.grad_accum_steps && !last {
-            let copies = ModuleCopies::new(precision, |precision| in_precision(module, precision));
-            let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
-            let own = masked(output.totals, samples).cast(FloatDType::F32);
-            self.accumulated.own = Some(add_totals(self.accumulated.own.take(), own.clone()));
-            self.reducer.accumulate(output.grads, module, samples);
-            return Ok(ComputedBatch { own, step: None });
-        }
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
-        let mut step = self.reducer.step(samples, self.accumulated.averaged);
-        let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
+        let is_complete = last || self.accumulated.batches >= self.options.grad_accum_steps;
+        let step = is_complete.then(|| self.reducer.step(samples, self.accumulated.averaged));
+        let copies = ModuleCopies::new(precision, |precision| match &step {
+            Some(step) => step.watch_in(precision, module),
+            None => in_precision(module, precision),
+        });
         let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
-        step.loss_was_scaled(scope.scaled);
-        let Accumulated { batches, samples: all, averaged, own, .. } = std::mem::take(&mut self.accumulated);
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
-        let own = add_totals(own, of_batch.clone());
+        let own = match self.accumulated.own.take() {
+            Some(sum) => sum + of_batch.clone(),
+            None => of_batch.clone(),
+        };
+        let Some(mut step) = step else {
+            self.accumulated.own = Some(own);
+            self.reducer.accumulate(output.grads, module, samples);
+            return Ok(ComputedBatch { own: of_batch, step: None });
+        };
+        step.loss_was_scaled(scope.scaled);
+        let Accumulated { batches, samples: all, averaged, .. } = std::mem::take(&mut self.accumulated);
         let FinishedStep { grads, totals, flags } =
             step.finish_with(output.grads, module, Some(own.clone()), output.flags, false)?;
         let totals = totals.unwrap_or_else(|| own.clone());
@@ -264,14 +268,6 @@ impl Engine {
 /// Sums over samples; zeros for padding, whose values may be NaN.
 pub(crate) fn masked(totals: Tensor<1>, samples: usize) -> Tensor<1> {
     if samples == 0 { totals.zeros_like() } else { totals }
-}
-
-/// Adds the totals of another batch of the same step to `sum`.
-fn add_totals(sum: Option<Tensor<1>>, totals: Tensor<1>) -> Tensor<1> {
-    match sum {
-        Some(sum) => sum + totals,
-        None => totals,
-    }
 }
 
 /// Copies the values of a small tensor to the host.

@@ -3,7 +3,7 @@
 use super::engine::first;
 use crate::{Result, readback::Readback};
 use burn::tensor::Tensor;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The loss of a step over the samples of all ranks.
 ///
@@ -11,14 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// busy.
 #[derive(Clone)]
 pub struct Loss {
-    values: Arc<Mutex<State>>,
+    /// The totals, whose first is the sum of the loss, and the norm of the gradients if it was on the device.
+    values: Arc<Mutex<Readback>>,
     samples: usize,
     synchronised: bool,
-}
-
-enum State {
-    Pending(Readback),
-    Read(Result<Vec<Vec<f64>>>),
 }
 
 impl Loss {
@@ -29,7 +25,7 @@ impl Loss {
         synchronised: bool,
     ) -> Result<Self> {
         let values = Readback::start([totals].into_iter().chain(norm).collect())?;
-        Ok(Self { values: Arc::new(Mutex::new(State::Pending(values))), samples, synchronised })
+        Ok(Self { values: Arc::new(Mutex::new(values)), samples, synchronised })
     }
 
     /// Mean over the samples of the step, or of this rank's accumulated batch.
@@ -64,20 +60,15 @@ impl Loss {
 
     /// Whether the value is on the host.
     pub fn is_ready(&self) -> bool {
-        match &*self.values.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Pending(values) => values.is_here(),
-            State::Read(_) => true,
-        }
+        self.values().is_here()
     }
 
-    /// The totals, whose first is the sum of the loss, and the norm of the gradients if it was on the device.
+    /// The values of [`values`](Self::values) on the host.
     pub(super) fn read(&self) -> Result<Vec<Vec<f64>>> {
-        let mut state = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = match std::mem::replace(&mut *state, State::Read(Ok(vec![Vec::new()]))) {
-            State::Pending(values) => values.wait(),
-            State::Read(read) => read,
-        };
-        *state = State::Read(read.clone());
-        read
+        self.values().wait()
+    }
+
+    fn values(&self) -> MutexGuard<'_, Readback> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

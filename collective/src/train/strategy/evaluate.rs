@@ -23,7 +23,7 @@ pub(super) struct Totals {
 
 impl Totals {
     /// Adds the totals and the number of samples of a batch.
-    fn add(&mut self, (totals, samples): (Readback, usize)) -> Result<()> {
+    fn add(&mut self, (mut totals, samples): (Readback, usize)) -> Result<()> {
         add_totals(&mut self.sums, &totals.wait()?.concat());
         self.samples += samples;
         Ok(())
