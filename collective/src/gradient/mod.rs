@@ -30,7 +30,6 @@ mod buckets;
 mod clip;
 mod embeddings;
 mod hook;
-mod in_flight;
 mod parameter_exchange;
 mod power_sgd;
 mod read;

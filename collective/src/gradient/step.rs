@@ -6,8 +6,7 @@ use super::{
     agreement::Agreement,
     buckets::BucketPlan,
     clip::global_norm,
-    in_flight::InFlightReduction,
-    step_buckets::{ReducedGradients, StepBuckets},
+    step_buckets::{InFlightReduction, ReducedGradients, StepBuckets},
     timed,
     watch::watch,
 };

@@ -32,7 +32,10 @@ use crate::{
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};
 use kernels::host_tensor;
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Sums over all ranks.
 pub(super) struct ReducedGradients {
@@ -254,3 +257,28 @@ impl StepBuckets {
 
 /// Sums of a step: gradients by slot, totals, and the ranks' messages.
 type Finished = (Vec<Option<Tensor<1>>>, Option<Tensor<1>>, Sums);
+
+/// The buckets of a step, shared by the step and the parameters that it watches; `None` when it has ended.
+pub(super) struct InFlightReduction(Mutex<Option<StepBuckets>>);
+
+impl fmt::Debug for InFlightReduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InFlightReduction")
+    }
+}
+
+impl InFlightReduction {
+    pub fn new(buckets: StepBuckets) -> Self {
+        Self(Mutex::new(Some(buckets)))
+    }
+
+    /// Runs `act` on the buckets, unless the step has ended.
+    pub fn with<R>(&self, act: impl FnOnce(&mut StepBuckets) -> R) -> Option<R> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act)
+    }
+
+    /// Ends the step: nothing arrives from now on.
+    pub fn end(&self) -> Option<StepBuckets> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

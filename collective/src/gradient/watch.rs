@@ -18,8 +18,10 @@
 //! Every use calls [`Param::val`], which applies the parameter's [`Reparameterization`]. It is attached to a copy of
 //! the module for one step and never to the module itself.
 
-use super::in_flight::InFlightReduction;
+use super::step_buckets::InFlightReduction;
 use crate::precision::Precision;
+#[cfg(feature = "cube")]
+use burn::backend::Cube;
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
     autodiff::{
@@ -169,46 +171,46 @@ pub struct GradientHook {
     slot: usize,
 }
 
-/// A Burn backend whose parameters can be watched.
+/// A Burn backend whose parameters can be watched. The defaults are those of backends without autodiff, which have no
+/// gradients.
 #[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
 #[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait WatchBackend: Backend {
     /// The parameter at a depth above the anchor's.
     fn watched(
         parameter: FloatTensor<Self>,
-        anchor: FloatTensor<Self>,
-        watched: GradientHook,
-    ) -> FloatTensor<Self>;
+        _anchor: FloatTensor<Self>,
+        _watched: GradientHook,
+    ) -> FloatTensor<Self> {
+        parameter
+    }
     /// The same tensor at a greater depth.
-    fn deepen(below: FloatTensor<Self>, levels: usize) -> FloatTensor<Self>;
+    fn deepen(below: FloatTensor<Self>, _levels: usize) -> FloatTensor<Self> {
+        below
+    }
 }
+
+impl WatchBackend for Flex {}
+#[cfg(feature = "cube")]
+impl WatchBackend for Cube {}
 
 /// A backend without autodiff.
 trait PlainBackend: WatchBackend {
     fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1>;
 }
 
-macro_rules! nothing_to_watch {
-    ($($backend:ty),*) => { $(
-        impl PlainBackend for $backend {
-            fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1> {
-                Tensor::from_primitive::<Self>(primitive)
-            }
-        }
-        /// Without autodiff there is no gradient.
-        impl WatchBackend for $backend {
-            fn watched(parameter: FloatTensor<Self>, _: FloatTensor<Self>, _: GradientHook) -> FloatTensor<Self> {
-                parameter
-            }
-            fn deepen(below: FloatTensor<Self>, _: usize) -> FloatTensor<Self> {
-                below
-            }
-        }
-    )* };
+impl PlainBackend for Flex {
+    fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1> {
+        Tensor::from_primitive::<Self>(primitive)
+    }
 }
-nothing_to_watch!(Flex);
+
 #[cfg(feature = "cube")]
-nothing_to_watch!(burn::backend::Cube);
+impl PlainBackend for Cube {
+    fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1> {
+        Tensor::from_primitive::<Self>(primitive)
+    }
+}
 
 #[derive(Debug)]
 struct WatchedBackward;

@@ -25,33 +25,21 @@ pub trait SyncBatchNormBackend: CollectiveBackend {
     /// Normalises `x` of shape `[batch, channels, ...]`; also returns mean and variance over all ranks, `[channels]`.
     ///
     /// Mean and variance are constants for autodiff. If the group fails, the results are undefined and the group
-    /// keeps the cause.
+    /// keeps the cause. The default is that of backends without autodiff.
     fn sync_batch_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
         settings: Settings,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (output, moments) = kernel::forward::<Self>(x, gamma, beta, &settings);
+        (output, moments.mean, moments.variance)
+    }
 }
 
-macro_rules! without_autodiff {
-    ($($backend:ty),*) => { $(
-        impl SyncBatchNormBackend for $backend {
-            fn sync_batch_norm(
-                x: FloatTensor<Self>,
-                gamma: FloatTensor<Self>,
-                beta: FloatTensor<Self>,
-                settings: Settings,
-            ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-                let (output, moments) = kernel::forward::<Self>(x, gamma, beta, &settings);
-                (output, moments.mean, moments.variance)
-            }
-        }
-    )* };
-}
-without_autodiff!(Flex);
+impl SyncBatchNormBackend for Flex {}
 #[cfg(feature = "cube")]
-without_autodiff!(burn::backend::Cube);
+impl SyncBatchNormBackend for burn::backend::Cube {}
 
 #[derive(Debug)]
 struct Step;
