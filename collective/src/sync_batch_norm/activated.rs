@@ -4,7 +4,7 @@
 //! again from the input.
 
 use super::{
-    kernel::{Batch, Gradients, Moments, Settings, flatten, project},
+    kernel::{Batch, Moments, Settings, flatten, gradients, project},
     passes::{Statistics, centre_on_host, gradient_lines, projected_lines},
 };
 use burn::backend::{Flex, TensorMetadata};
@@ -108,7 +108,6 @@ impl Operation<3, 2> for Activated {
             };
             tensor(gradient, shape)
         });
-        let Gradients { input, gamma, beta } = Gradients::<Flex>::new(for_x, sums, &gamma);
-        [input, Some(gamma), Some(beta)]
+        gradients::<Flex>(for_x, sums, &gamma)
     }
 }

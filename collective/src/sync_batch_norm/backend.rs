@@ -56,20 +56,16 @@ impl<B: CollectiveBackend> Backward<B, 3> for Step {
     type State = State<B>;
 
     fn backward(self, ops: Ops<State<B>, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let [x_node, gamma_node, beta_node] = ops.parents;
         let State { x, gamma, statistics, settings } = ops.state;
         let grad = grads.consume::<B>(&ops.node);
         let x = checkpointer.retrieve_node_output::<FloatTensor<B>>(x);
         let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
-        let result = kernel::backward::<B>(x, gamma, grad, statistics, &settings, x_node.is_some());
-        if let (Some(node), Some(grad)) = (x_node, result.input) {
-            grads.register::<B>(node.id, grad);
-        }
-        if let Some(node) = gamma_node {
-            grads.register::<B>(node.id, result.gamma);
-        }
-        if let Some(node) = beta_node {
-            grads.register::<B>(node.id, result.beta);
+        let for_input = ops.parents[0].is_some();
+        let all = kernel::backward::<B>(x, gamma, grad, statistics, &settings, for_input);
+        for (node, grad) in ops.parents.into_iter().zip(all) {
+            if let (Some(node), Some(grad)) = (node, grad) {
+                grads.register::<B>(node.id, grad);
+            }
         }
     }
 }

@@ -25,13 +25,6 @@ pub struct Settings {
     pub weight: f64,
 }
 
-pub struct Gradients<B: Backend> {
-    pub input: Option<FloatTensor<B>>,
-    /// Gradients over this rank's samples, `[channels]`.
-    pub gamma: FloatTensor<B>,
-    pub beta: FloatTensor<B>,
-}
-
 /// Normalises `x`, `[batch, channels, ...]`, after one all-gather. The output has its shape and type.
 pub fn forward<B: CollectiveBackend>(
     x: FloatTensor<B>,
@@ -118,7 +111,7 @@ impl<B: CollectiveBackend> Batch<B> {
     }
 }
 
-/// Computes the gradients for `grad`, the gradient of the output.
+/// Computes the [`gradients`] for `grad`, the gradient of the output.
 ///
 /// The gradient of the input, if it is requested, needs one all-reduce.
 pub fn backward<B: CollectiveBackend>(
@@ -128,7 +121,7 @@ pub fn backward<B: CollectiveBackend>(
     statistics: Statistics<B>,
     settings: &Settings,
     for_input: bool,
-) -> Gradients<B> {
+) -> [Option<FloatTensor<B>>; 3] {
     let (shape, dtype) = (x.shape(), x.dtype());
     let empty = shape.num_elements() == 0;
     let (values, grad) = (flatten::<B>(x), flatten::<B>(grad));
@@ -145,16 +138,19 @@ pub fn backward<B: CollectiveBackend>(
         let input = input_gradient(values, grad, &statistics, projection);
         B::float_reshape(cast::<B>(input, dtype), shape)
     });
-    Gradients::new(input, sums, &gamma)
+    gradients::<B>(input, sums, &gamma)
 }
 
-impl<B: Backend> Gradients<B> {
-    /// Gradients from `sums` over this rank's samples, `[1, channels]` for beta and for gamma.
-    pub fn new(input: Option<FloatTensor<B>>, sums: [FloatTensor<B>; 2], gamma: &FloatTensor<B>) -> Self {
-        let [for_beta, for_gamma] =
-            sums.map(|tensor| cast::<B>(B::float_reshape(tensor, gamma.shape()), gamma.dtype()));
-        Self { input, gamma: for_gamma, beta: for_beta }
-    }
+/// Gradients of input, gamma and beta, the latter from `sums` over this rank's samples, `[1, channels]` for beta and for
+/// gamma.
+pub fn gradients<B: Backend>(
+    input: Option<FloatTensor<B>>,
+    sums: [FloatTensor<B>; 2],
+    gamma: &FloatTensor<B>,
+) -> [Option<FloatTensor<B>>; 3] {
+    let [beta, gamma] =
+        sums.map(|tensor| Some(cast::<B>(B::float_reshape(tensor, gamma.shape()), gamma.dtype())));
+    [input, gamma, beta]
 }
 
 /// Means of the gradient over all ranks' batches, from `sums` of this rank, after one all-reduce.

@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     batch_scope::BatchScope,
     device_error::{cause_of_panic, panic_text},
-    dp::{DataParallelConfig, ParallelStep, Replicas, Scatter, split::forward},
+    dp::{DataParallelConfig, ParallelStep, Replicas, Scatter, forward},
     gradient::ModuleCopies,
     precision::{Precision, backward},
 };

@@ -3,7 +3,7 @@
 use super::{
     StepModel, StepReport, TrainInput,
     checkpoints::StepRequests,
-    launched::{Clock, LaunchedStep},
+    launched::LaunchedStep,
     run::{Run, Stop},
     stragglers::BusyTime,
 };
@@ -31,7 +31,7 @@ impl<M: StepModel> Run<'_, M> {
         );
         settings.observe(|observer| observer.epoch_started(epoch, steps, total.saturating_sub(done.samples)));
         self.event(LearnerEvent::StartSplit { epoch_number: epoch, total_items: total });
-        let mut clock = Clock::start(self.position.seconds);
+        let mut clock = Instant::now();
         let mut batches = settings.train.rest(epoch, done, &settings.device).peekable();
         let mut launched: Option<LaunchedStep> = None;
         while !self.finished() {
@@ -65,8 +65,7 @@ impl<M: StepModel> Run<'_, M> {
         let in_round = self.round.as_ref().is_some_and(|round| round.outer.has_steps());
         self.serve(requests, in_round)?;
         if in_round {
-            self.position.seconds = clock.seconds();
-            self.time.training += clock.lap();
+            self.lap(&mut clock);
         }
         self.event(LearnerEvent::EndSplit(epoch));
         Ok(batches.peek().is_none())

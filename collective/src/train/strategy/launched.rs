@@ -25,36 +25,19 @@ pub(super) struct LaunchedStep {
     pub unchecked: UncheckedStep,
 }
 
-/// Time of the steps and of the epoch.
-pub(super) struct Clock {
-    epoch: Instant,
-    /// Training time of the epoch before a resume, in seconds.
-    earlier: f64,
-    step: Instant,
-}
-
-impl Clock {
-    pub fn start(earlier: f64) -> Self {
-        let now = Instant::now();
-        Self { epoch: now, earlier, step: now }
-    }
-
-    /// Training time of the epoch in seconds.
-    pub fn seconds(&self) -> f64 {
-        self.earlier + self.epoch.elapsed().as_secs_f64()
-    }
-
-    /// Time since the last call.
-    pub fn lap(&mut self) -> Duration {
-        let now = Instant::now();
-        now - std::mem::replace(&mut self.step, now)
-    }
-}
-
 impl<M: StepModel> Run<'_, M> {
+    /// Adds the time since the last call, which `clock` has, to that of training, and returns it.
+    pub(super) fn lap(&mut self, clock: &mut Instant) -> Duration {
+        let now = Instant::now();
+        let lap = now - std::mem::replace(clock, now);
+        self.position.seconds += lap.as_secs_f64();
+        self.time.training += lap;
+        lap
+    }
+
     /// Waits for a step's totals, verifies and reports them. Returns the requests of all ranks, or with local SGD those of
     /// this rank.
-    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<StepRequests, Stop> {
+    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Instant) -> Result<StepRequests, Stop> {
         let LaunchedStep { mut report, lr, done, unchecked } = step;
         let averaged = unchecked.loss.samples();
         let (flags, totals) = self.engine.check(unchecked)?;
@@ -71,11 +54,9 @@ impl<M: StepModel> Run<'_, M> {
             None => &mut self.position.totals,
         };
         add_totals(sums, &totals);
-        self.position.seconds = clock.seconds();
         report.loss = first(&totals) / averaged.max(1) as f64;
         report.metrics = means::<TrainedOutput<M>>(&totals, averaged).into_iter().skip(1).collect();
-        report.elapsed = clock.lap();
-        self.time.training += report.elapsed;
+        report.elapsed = self.lap(clock);
         self.settings.observe(|observer| observer.step_done(&report));
         if let Some(recovery) = &self.settings.recovery {
             recovery.reported(Report::Step(report.clone()));
@@ -98,7 +79,7 @@ impl<M: StepModel> Run<'_, M> {
         &mut self,
         launched: Option<LaunchedStep>,
         failure: Stop,
-        clock: &mut Clock,
+        clock: &mut Instant,
     ) -> Stop {
         match launched.map(|step| self.complete(step, clock)) {
             Some(Err(Stop::Failed(error @ Error::NonFinite { .. }))) => Stop::Failed(error),
