@@ -28,10 +28,7 @@ pub fn entries<M: Module>(module: &M) -> Result<Vec<Entry>> {
     let _ = module.valid();
     let mut collect = Collect::default();
     module.visit(&mut collect);
-    match collect.failure {
-        Some(error) => Err(error),
-        None => Ok(collect.entries),
-    }
+    collect.failure.map_or(Ok(collect.entries), Err)
 }
 
 /// A float parameter or buffer of a module.

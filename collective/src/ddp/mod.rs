@@ -17,7 +17,7 @@ use crate::{
     ProcessGroup, Result,
     batch_scope::gradients,
     data::loader::ShardedBatch,
-    dp::{Replicas, Scatter, split::cast},
+    dp::{Replicas, Scatter, cast},
     module_state,
 };
 use burn::module::Module;

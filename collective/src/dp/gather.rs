@@ -1,6 +1,6 @@
 //! A training step that gathers the outputs of all replicas, and computes the loss of the batch on one device.
 
-use super::{Outputs, ParallelStep, Replicas, Scatter, split, worker::Pending};
+use super::{Outputs, ParallelStep, Replicas, Scatter, cast, worker::Pending};
 use crate::{
     Error, Result,
     batch_scope::random_stream,
@@ -42,24 +42,23 @@ impl<M: ParallelStep> Replicas<M> {
             // If the batch is smaller than the number of devices, the last devices are idle.
             let (busy, idle) = self.workers.split_at(sizes.len() - 1);
             let model = &self.converted(model, sizes.len())?;
-            let mut forward = Vec::new();
+            let mut graphs = Vec::new();
             for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
                 let (parameters, group, seed) =
                     (values(model, true), self.group(sizes.len(), number), seed());
-                forward.push(worker.run(move |replica| {
+                graphs.push(worker.run(move |replica| {
                     replica.update(parameters, group)?;
                     let part = Scatter::to_device(part, &replica.device);
-                    let run = || split::forward(&in_precision(&replica.module, precision), part, precision);
+                    let run = || forward(&in_precision(&replica.module, precision), part, precision);
                     Ok(match seed {
                         Some(seed) => random_stream(seed).scope(run),
                         None => run(),
                     })
                 })?);
             }
-            let own = self.here(|| {
-                split::forward(&in_precision(model, precision), own.to_device(&self.main.0), precision)
-            })?;
-            let graphs = forward.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
+            let own = self
+                .here(|| forward(&in_precision(model, precision), own.to_device(&self.main.0), precision))?;
+            let graphs = graphs.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
             let all: Vec<M::Outputs> =
                 [&own].into_iter().chain(&graphs).map(|part| part.clone().detach()).collect();
             let (loss, item, gathered) = self.here(|| {
@@ -102,4 +101,10 @@ impl<M: ParallelStep> Replicas<M> {
     pub(crate) fn busy_workers(&self, samples: usize) -> usize {
         self.sizes(samples).len() - 1
     }
+}
+
+/// Outputs in f32 of `net`, whose parameters are of type `precision`.
+pub(crate) fn forward<M: ParallelStep>(net: &M, part: M::Input, precision: Precision) -> M::Outputs {
+    let outputs = net.forward_part(cast(part, precision));
+    if precision == Precision::F32 { outputs } else { outputs.to_f32() }
 }

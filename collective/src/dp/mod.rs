@@ -21,10 +21,11 @@ mod gather;
 mod parts;
 mod replicas;
 mod scatter;
-pub(crate) mod split;
 mod worker;
 
+pub(crate) use gather::forward;
 pub use replicas::Replicas;
+pub(crate) use scatter::cast;
 pub use scatter::{Outputs, Scatter, shares};
 
 use crate::{device_error, transport::nccl::DeviceSite};

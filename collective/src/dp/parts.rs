@@ -1,6 +1,6 @@
 //! A training step in which every replica computes the loss of its part of the batch.
 
-use super::{Replicas, Scatter, split::cast};
+use super::{Replicas, Scatter, cast};
 use crate::{
     Error, Result,
     batch_context::BatchContext,

@@ -1,5 +1,6 @@
 //! Batches that are split along the batch dimension, and outputs that are gathered again.
 
+use crate::precision::Precision;
 use burn::tensor::{Bool, Device, Float, FloatDType, Gradients, Int, Tensor};
 
 /// Number of samples of each replica, near-equal; the first ones have one more.
@@ -30,6 +31,14 @@ pub trait Scatter: Sized + Clone + Send + 'static {
     /// unchanged, for batches without such tensors.
     fn cast(self, _dtype: FloatDType) -> Self {
         self
+    }
+}
+
+/// Casts a batch for the forward pass; f32 leaves it unchanged.
+pub(crate) fn cast<B: Scatter>(batch: B, precision: Precision) -> B {
+    match precision {
+        Precision::F32 => batch,
+        Precision::Bf16 | Precision::F16 => batch.cast(precision.dtype()),
     }
 }
 

@@ -7,7 +7,7 @@ use super::exchange::{Exchange, Member};
 use crate::{
     Error, ProcessGroup, Result,
     device_error::{cause_of_panic, panic_text},
-    parameters::{TensorList, TensorMap, replace},
+    parameters::{TensorList, with_values},
     sync_batch_norm::convert_sync_batch_norm,
 };
 use burn::module::Module;
@@ -36,8 +36,7 @@ impl<M: Module> Replica<M> {
     /// If the module contains a `burn::nn::BatchNorm` that is trained.
     pub fn update(&mut self, parameters: TensorList, group: Option<ProcessGroup>) -> Result<(), String> {
         self.group = group;
-        let parameters: TensorMap = parameters.into_iter().collect();
-        self.module = replace(self.module.clone(), |id, _| parameters.get(&id).cloned());
+        self.module = with_values(self.module.clone(), &parameters.into_iter().collect());
         if let Some(group) = &self.group {
             let module = convert_sync_batch_norm(self.module.clone(), group);
             self.module = module.map_err(|error| error.to_string())?;

@@ -58,17 +58,10 @@ impl<O> Iterator for Counted<O> {
     type Item = Result<O, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.batches.next()? {
-                // Burn's strategies would count padding.
-                Ok(batch) if batch.samples == 0 => continue,
-                Ok(batch) => {
-                    self.done += batch.samples;
-                    return Some(Ok(batch.item));
-                }
-                Err(error) => return Some(Err(DatasetError::new(error))),
-            }
-        }
+        // Burn's strategies would count padding.
+        let batch = self.batches.find(|batch| batch.as_ref().map_or(true, |batch| batch.samples > 0))?;
+        self.done += batch.as_ref().map_or(0, |batch| batch.samples);
+        Some(batch.map(|batch| batch.item).map_err(DatasetError::new))
     }
 }
 
