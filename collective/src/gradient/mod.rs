@@ -28,8 +28,8 @@ mod agreement;
 mod arrivals;
 mod buckets;
 mod clip;
-mod embeddings;
 mod hook;
+mod layers;
 mod parameter_exchange;
 mod power_sgd;
 mod read;
@@ -56,14 +56,13 @@ pub(crate) use watch::{ModuleCopies, in_precision};
 use crate::{
     ProcessGroup, Result,
     precision::{LossScaler, Precision},
-    sync_batch_norm::check_precision,
 };
 use accumulate::AccumulatedGradients;
 use buckets::BucketPlan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use embeddings::check_embeddings;
 use hook::BucketSender;
+use layers::check_layers;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -161,8 +160,7 @@ impl Reducer {
     /// [`shard_optimizer`](ReducerOptions::shard_optimizer), if a trainable parameter is not f32.
     pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
         let ReducerOptions { buckets, overlap, hook, precision, shard_optimizer } = options;
-        check_precision(module, precision)?;
-        check_embeddings(module, precision)?;
+        check_layers(module, precision)?;
         let shard = (shard_optimizer && group.world_size() > 1).then(|| (group.rank(), group.world_size()));
         if shard.is_some() {
             parameter_exchange::check(module)?;

@@ -2,10 +2,9 @@
 //!
 //! Burn's modules are plain structs, and mappers visit only their parameters: a `burn::nn::BatchNorm` in a model's
 //! field cannot become another type, and its `forward` has no hook. Models are therefore written with the type
-//! `SyncBatchNorm`, and this module reports the BatchNorm layers that are not, also where they do not support a
-//! precision.
+//! `SyncBatchNorm`, and this module reports the BatchNorm layers that are not.
 
-use crate::{Error, ProcessGroup, Result, precision::Precision};
+use crate::{Error, ProcessGroup, Result};
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::nn::BatchNorm;
 use burn::tensor::Tensor;
@@ -41,27 +40,8 @@ pub fn convert_sync_batch_norm<M: Module>(module: M, group: &ProcessGroup) -> Re
     )))
 }
 
-/// Verifies that the normalisation layers of `module` support `precision`.
-///
-/// # Errors
-/// [`Error::Invalid`] naming every trainable `burn::nn::BatchNorm`, if the precision is not f32: Burn adds the statistics
-/// of a 16-bit batch to running statistics in f32, which fails.
-pub(crate) fn check_precision<M: Module>(module: &M, precision: Precision) -> Result<()> {
-    if precision == Precision::F32 {
-        return Ok(());
-    }
-    let (_, layers) = convert(module.clone(), &ProcessGroup::solo());
-    if layers.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Invalid(format!(
-        "precision {precision}: `{}`: burn::nn::BatchNorm does not support it; give the model's field the type burn_ddp::nn::BatchNorm, which loads the same records",
-        layers.join("`, `")
-    )))
-}
-
 /// Sets the group of every `SyncBatchNorm`. Also returns the names of trainable BatchNorm layers of the other type.
-fn convert<M: Module>(module: M, group: &ProcessGroup) -> (M, Vec<String>) {
+pub(crate) fn convert<M: Module>(module: M, group: &ProcessGroup) -> (M, Vec<String>) {
     let mut survey = Survey::default();
     module.visit(&mut survey);
     let (module, found) = Conversion::run(module, group);

@@ -13,7 +13,7 @@ mod kernel;
 mod module;
 mod passes;
 
-pub(crate) use convert::check_precision;
+pub(crate) use convert::convert;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
