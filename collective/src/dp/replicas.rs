@@ -142,23 +142,15 @@ impl<M: Module + 'static> Replicas<M> {
         }
         let (grads, others) = wait()?;
         let devices = self.workers.iter().map(|worker| worker.device.clone());
-        let found = grads.into_iter().zip(devices).collect();
+        let found: Vec<_> = grads.into_iter().zip(devices).collect();
         let sum = self.here(|| match self.reduction {
             DpReduce::Tree => self.in_pairs(model, own, found),
-            DpReduce::Main | DpReduce::AllReduce => self.one_after_another(model, own, found),
+            DpReduce::Main | DpReduce::AllReduce => {
+                let main = self.main.0.clone().inner();
+                found.into_iter().fold(own, |sum, (other, _)| add(model, sum, other.to_device(&main, model)))
+            }
         })?;
         Ok((sum, others))
-    }
-
-    /// Adds all gradients up on the main device, in the order of the devices.
-    fn one_after_another(
-        &self,
-        model: &M,
-        own: GradientsParams,
-        found: Vec<(GradientsParams, Device)>,
-    ) -> GradientsParams {
-        let main = self.main.0.clone().inner();
-        found.into_iter().fold(own, |sum, (other, _)| add(model, sum, other.to_device(&main, model)))
     }
 
     /// Adds all gradients up pairwise, over a binary tree.
