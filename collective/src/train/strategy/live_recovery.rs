@@ -3,13 +3,11 @@
 //! The state is that after the last complete optimizer step. An interrupted step has changed nothing but buffers such as
 //! BatchNorm's running statistics, which [`LiveRecovery`] keeps from before the step. The step is computed again.
 
-use super::{EpochReport, Observer, Position, Snapshot, StepModel, StepReport, run::Run, snapshot::Records};
+use super::{EpochReport, Observer, Position, Snapshot, StepModel, StepReport, run::Run};
 use crate::{
     ProcessGroup, Result,
     parameters::{TensorMap, replace, values},
 };
-use burn::module::Module;
-use burn::store::ModuleRecord;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -123,64 +121,46 @@ impl LiveRecovery {
             boundary.reports = reports.len();
         }
     }
+}
 
-    /// Records that the run is between two optimizer steps.
-    fn mark<M: Module>(&self, position: Position, model: impl FnOnce() -> M) {
-        let mut kept = self.lock();
+impl<M: StepModel> Run<'_, M> {
+    /// Records for live recovery that the run is between two optimizer steps.
+    pub(super) fn mark(&self) {
+        let Some(recovery) = &self.settings.recovery else { return };
+        let mut kept = recovery.lock();
         let mut buffers = TensorMap::new();
         if !kept.is_without_buffers {
-            let model = model();
+            let model = self.learner.model();
             // Applies the last update of BatchNorm's running statistics.
             let _ = model.valid();
             buffers = values(&model, false).into_iter().collect();
             kept.is_without_buffers = buffers.is_empty();
         }
         let reports = kept.reports.len();
-        kept.boundary = Some(Boundary { position, buffers, reports });
-    }
-
-    /// Keeps the state of a run whose group failed in or after step `step`.
-    ///
-    /// `records` are those of the learner with this model, and `averaged` returns the model with the average of its weights.
-    fn keep<M: Module>(
-        &self,
-        step: usize,
-        model: M,
-        records: impl FnOnce() -> Result<Records>,
-        averaged: impl FnOnce(M) -> Option<ModuleRecord>,
-    ) -> Result<()> {
-        let mut kept = self.lock();
-        // The parameters of a later step than the position's are not those of the boundary.
-        let Some(boundary) = kept.boundary.take().filter(|boundary| boundary.position.step == step) else {
-            return Ok(());
-        };
-        let mut records = records()?;
-        let buffer = |id, trainable: bool| boundary.buffers.get(&id).filter(|_| !trainable).cloned();
-        let model = replace(model, buffer);
-        records.model = model.clone().into_record();
-        let snapshot = Snapshot::take(records, boundary.position, averaged(model))?;
-        let mut reports = std::mem::take(&mut kept.reports);
-        reports.truncate(boundary.reports);
-        kept.failed = Some(LiveState { snapshot, reports });
-        Ok(())
-    }
-}
-
-impl<M: StepModel> Run<'_, M> {
-    /// Records for live recovery that no step is in progress.
-    pub(super) fn mark(&self) {
-        if let Some(recovery) = &self.settings.recovery {
-            recovery.mark(self.position(), || self.learner.model());
-        }
+        kept.boundary = Some(Boundary { position: self.position(), buffers, reports });
     }
 
     /// Keeps this rank's state for live recovery after a failure of the group.
     pub(super) fn keep_live_state(&self) {
         let Some(recovery) = &self.settings.recovery else { return };
-        let (step, model) = (self.position.step, self.learner.model());
-        if let Err(error) = recovery.keep(step, model, || self.records(), |model| self.averaged(model)) {
+        if let Err(error) = self.keep_state(&mut recovery.lock()) {
             self.settings.observe(|observer| observer.warned(&format!("this rank's state is lost: {error}")));
         }
+    }
+
+    fn keep_state(&self, kept: &mut Kept) -> Result<()> {
+        // The parameters of a later step than the position's are not those of the boundary.
+        let is_there = |boundary: &Boundary| boundary.position.step == self.position.step;
+        let Some(boundary) = kept.boundary.take().filter(is_there) else { return Ok(()) };
+        let mut records = self.records()?;
+        let buffer = |id, trainable: bool| boundary.buffers.get(&id).filter(|_| !trainable).cloned();
+        let model = replace(self.learner.model(), buffer);
+        records.model = model.clone().into_record();
+        let snapshot = Snapshot::take(records, boundary.position, self.averaged(model))?;
+        let mut reports = std::mem::take(&mut kept.reports);
+        reports.truncate(boundary.reports);
+        kept.failed = Some(LiveState { snapshot, reports });
+        Ok(())
     }
 }
 

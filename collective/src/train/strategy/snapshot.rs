@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{Sender, channel},
+    sync::mpsc::{Receiver, Sender, channel},
 };
 
 /// Position of a run between two optimizer steps.
@@ -97,21 +97,16 @@ impl Records {
     pub fn of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient, epoch: usize) -> Result<Self> {
         // Applies the last update of BatchNorm's running statistics.
         let _ = learner.model().valid();
-        let (module, modules) = channel();
-        let (optimizer, optimizers) = channel();
-        let (scheduler, schedulers) = channel();
-        let receivers = (
-            RecordReceiver::start(module),
-            RecordReceiver::start(optimizer),
-            RecordReceiver::start(scheduler),
-        );
-        LearningCheckpointer::<M>::new(receivers.0, receivers.1, receivers.2, Box::new(SaveAlways))
+        let (to_model, model) = RecordReceiver::start();
+        let (to_optimizer, optimizer) = RecordReceiver::start();
+        let (to_scheduler, scheduler) = RecordReceiver::start();
+        LearningCheckpointer::<M>::new(to_model, to_optimizer, to_scheduler, Box::new(SaveAlways))
             .checkpoint(learner, epoch, store);
         let lost = |_| Error::Invalid("a requested checkpoint was not delivered".into());
         Ok(Self {
-            model: modules.recv().map_err(lost)?,
-            optimizer: optimizers.recv().map_err(lost)?,
-            scheduler: schedulers.recv().map_err(lost)?,
+            model: model.recv().map_err(lost)?,
+            optimizer: optimizer.recv().map_err(lost)?,
+            scheduler: scheduler.recv().map_err(lost)?,
         })
     }
 }
@@ -248,8 +243,9 @@ fn plain_shapes(message: &str) -> String {
 struct RecordReceiver<R>(Sender<R>);
 
 impl<R: Checkpoint> RecordReceiver<R> {
-    fn start(to: Sender<R>) -> AsyncCheckpointer<R> {
-        AsyncCheckpointer::new(RecordReceiver(to))
+    fn start() -> (AsyncCheckpointer<R>, Receiver<R>) {
+        let (to, records) = channel();
+        (AsyncCheckpointer::new(RecordReceiver(to)), records)
     }
 }
 
