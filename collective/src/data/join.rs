@@ -108,9 +108,7 @@ impl<O: Clone + Send + 'static> JoinedLoader<O> {
     }
 
     fn over(&self, loader: Arc<dyn DataLoader<O>>) -> Arc<dyn DataLoader<O>> {
-        let Self { count, group, steps, samples, .. } = self;
-        let (count, group) = (count.clone(), group.clone());
-        Arc::new(Self { loader, count, group, steps: *steps, samples: *samples })
+        Arc::new(Self { loader, count: self.count.clone(), group: self.group.clone(), ..*self })
     }
 }
 
