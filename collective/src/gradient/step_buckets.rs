@@ -30,7 +30,7 @@ use crate::{
     tensor::{self, Reduction},
 };
 use burn::module::Module;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use kernels::host_tensor;
 use std::{
     fmt,
@@ -167,8 +167,10 @@ impl StepBuckets {
         // Without accumulated gradients in the step, the whole bucket is weighted at once.
         let factor = if weights.accumulated.is_none() { weights.own } else { 1.0 };
         let parts = plan.members[index].iter().map(|slot| {
-            let (own, accumulated) = (self.own[*slot].take(), self.accumulated[*slot].take());
-            let part = if weights.accumulated.is_none() { own } else { weights.sum(own, accumulated) };
+            let in_f32 = |gradient: Tensor<1>| gradient.cast(FloatDType::F32);
+            let own = self.own[*slot].take().map(in_f32);
+            let sum = self.accumulated[*slot].take().map(in_f32);
+            let part = if weights.accumulated.is_none() { own } else { weights.sum(own, sum) };
             (plan.slots[*slot].range.len(), part)
         });
         match &mut self.started {
