@@ -25,10 +25,10 @@
 
 mod accumulate;
 mod agreement;
-mod arrivals;
 mod buckets;
 mod clip;
 mod hook;
+mod in_flight;
 mod layers;
 mod parameter_exchange;
 mod power_sgd;

@@ -6,7 +6,8 @@ use super::{
     agreement::Agreement,
     buckets::BucketPlan,
     clip::global_norm,
-    step_buckets::{InFlightReduction, ReducedGradients, StepBuckets},
+    in_flight::InFlightReduction,
+    step_buckets::{ReducedGradients, StepBuckets},
     timed,
     watch::watch,
 };

@@ -18,7 +18,6 @@
 use super::{
     accumulate::{AccumulatedGradients, Weights},
     agreement::{Agreement, Sums},
-    arrivals::Arrivals,
     buckets::BucketPlan,
     hook::BucketSender,
     read::{identity, on_host, read},
@@ -32,10 +31,7 @@ use crate::{
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use kernels::host_tensor;
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
 
 /// Sums over all ranks.
 pub(super) struct ReducedGradients {
@@ -51,16 +47,37 @@ pub(super) struct StepBuckets {
     pub plan: Arc<BucketPlan>,
     sender: BucketSender,
     weights: Weights,
-    pub arrivals: Arrivals,
-    /// Gradients accumulated before this step, until their bucket is started.
-    accumulated: Vec<Option<Tensor<1>>>,
-    /// This step's gradients, flat, until their bucket is started.
-    own: Vec<Option<Tensor<1>>>,
-    /// Gradients that arrived during backward.
-    seen: Vec<Option<Tensor<1>>>,
+    slots: Vec<SlotState>,
+    /// Number of gradients that each bucket waits for.
+    missing: Vec<usize>,
+    /// Number of uses of parameters in forward.
+    uses: usize,
+    /// Whether this rank has samples in this step.
+    has_samples: bool,
     /// Device of the gradients.
     device: Device,
     started: Started,
+    /// Reason why the buckets differ from the gradients that backward returned.
+    spoiled: Option<String>,
+    /// First error. No bucket is reduced after it.
+    failure: Option<Error>,
+}
+
+/// The gradient of one parameter in a step.
+#[derive(Clone, Default)]
+struct SlotState {
+    /// Number of uses in forward whose gradients have not arrived. The gradient is complete when there is none.
+    pending: usize,
+    /// Whether the gradient is in its bucket.
+    is_written: bool,
+    /// Whether it is one of real samples.
+    counts: bool,
+    /// The gradient of this step's last batch, flat, until its bucket is started.
+    own: Option<Tensor<1>>,
+    /// The gradient accumulated before, until its bucket is started.
+    accumulated: Option<Tensor<1>>,
+    /// The gradient that arrived during backward.
+    seen: Option<Tensor<1>>,
 }
 
 /// Buckets whose reduction has started.
@@ -77,13 +94,14 @@ impl StepBuckets {
         weights: Weights,
         accumulated: &AccumulatedGradients,
     ) -> Self {
-        let slots = plan.slots.len();
-        let has_samples = weights.own > 0.0 || accumulated.has_samples();
+        let slot = |accumulated| SlotState { accumulated, ..SlotState::default() };
         Self {
-            arrivals: Arrivals::new(plan.clone(), has_samples),
-            accumulated: accumulated.flat(&plan),
-            own: vec![None; slots],
-            seen: vec![None; slots],
+            slots: accumulated.flat(&plan).into_iter().map(slot).collect(),
+            missing: plan.members.iter().map(Vec::len).collect(),
+            uses: 0,
+            has_samples: weights.own > 0.0 || accumulated.has_samples(),
+            spoiled: None,
+            failure: None,
             device: Device::flex(),
             started: if on_device { Started::Device(Vec::new()) } else { Started::Host(Vec::new()) },
             plan,
@@ -92,16 +110,29 @@ impl StepBuckets {
         }
     }
 
+    /// Registers a use of a parameter in forward and returns its index in the step.
+    pub fn use_in_forward(&mut self, slot: usize) -> usize {
+        self.uses += 1;
+        self.slots[slot].pending += 1;
+        if self.slots[slot].is_written {
+            self.spoil("a parameter was used again after backward", slot);
+        }
+        self.uses - 1
+    }
+
     /// Registers the gradient of one use of a parameter. `gradient` returns the sum of all that have arrived, which is
     /// stored when it is complete. Starts the reductions that are ready.
     pub fn arrive(&mut self, slot: usize, gradient: impl FnOnce() -> Tensor<1>) {
-        if !self.arrivals.arrive(slot) {
-            return;
+        let state = &mut self.slots[slot];
+        state.pending = state.pending.saturating_sub(1);
+        if state.is_written {
+            self.spoil("a gradient changed after it was complete", slot);
+        } else if state.pending == 0 {
+            let gradient = gradient();
+            self.device = gradient.device();
+            state.seen = Some(gradient.clone());
+            self.put(slot, Some(gradient));
         }
-        let gradient = gradient();
-        self.device = gradient.device();
-        self.seen[slot] = Some(gradient.clone());
-        self.put(slot, Some(gradient));
     }
 
     /// Stores the gradients of `module` that did not arrive, and compares the others with `grads`, which backward
@@ -117,13 +148,14 @@ impl StepBuckets {
                     "parameter {id} became trainable after the gradient buckets were created: create a new reducer"
                 ))
             })?;
-            if !self.arrivals.has(slot) {
+            let state = &self.slots[slot];
+            if !state.is_written {
                 self.device = value.device();
                 self.put(slot, grads.remove(&id));
-            } else if let Some(seen) = self.seen[slot].clone().filter(|_| self.weights.own > 0.0)
+            } else if let Some(seen) = state.seen.clone().filter(|_| self.weights.own > 0.0)
                 && grads.get(&id).cloned().and_then(identity) != identity(seen)
             {
-                self.arrivals.differ(slot);
+                self.spoil("a gradient was changed after backward", slot);
             }
         }
         Ok(())
@@ -131,16 +163,32 @@ impl StepBuckets {
 
     /// Stores this rank's gradient of a parameter, `None` for zeros, and starts the reductions that are ready.
     fn put(&mut self, slot: usize, gradient: Option<Tensor<1>>) {
+        let (state, place) = (&mut self.slots[slot], &self.plan.slots[slot]);
         // The gradient of padding has an arbitrary value, possibly NaN.
         if let Some(gradient) = gradient.filter(|_| self.weights.own > 0.0) {
             let elements = gradient.shape().num_elements();
-            if elements != self.plan.slots[slot].range.len() {
-                self.arrivals.unreadable(slot, format!("it has {elements} elements"));
+            if elements != place.range.len() {
+                let what = format!("reading the gradient of {}", place.path);
+                self.failure.get_or_insert(Error::Io { what, reason: format!("it has {elements} elements") });
             }
-            self.own[slot] = Some(gradient.reshape([elements]));
+            state.own = Some(gradient.reshape([elements]));
         }
-        self.arrivals.write(slot, self.own[slot].is_some() || self.accumulated[slot].is_some());
+        state.counts = state.own.is_some() || state.accumulated.is_some();
+        state.is_written = true;
+        self.missing[place.bucket] -= 1;
         self.launch_ready_buckets();
+    }
+
+    fn spoil(&mut self, what: &str, slot: usize) {
+        let path = &self.plan.slots[slot].path;
+        self.spoiled.get_or_insert_with(|| format!("{what}: {path}"));
+    }
+
+    // ANCHOR: launch
+    /// Whether the reduction of another bucket than the last can start: all its gradients are in it, and none has failed.
+    fn is_next_ready(&self) -> bool {
+        let next = self.started();
+        next + 1 < self.plan.buckets() && self.missing[next] == 0 && self.failure.is_none()
     }
 
     fn started(&self) -> usize {
@@ -150,12 +198,11 @@ impl StepBuckets {
         }
     }
 
-    // ANCHOR: launch
     /// Starts the reductions of full buckets in order. The last one waits for the totals, which it carries.
     fn launch_ready_buckets(&mut self) {
-        while self.started() + 1 < self.plan.buckets() && self.arrivals.is_ready(self.started()) {
+        while self.is_next_ready() {
             if let Err(error) = self.launch(self.started(), &[], None) {
-                self.arrivals.fail(error);
+                self.failure.get_or_insert(error);
             }
         }
     }
@@ -168,8 +215,8 @@ impl StepBuckets {
         let factor = if weights.accumulated.is_none() { weights.own } else { 1.0 };
         let parts = plan.members[index].iter().map(|slot| {
             let in_f32 = |gradient: Tensor<1>| gradient.cast(FloatDType::F32);
-            let own = self.own[*slot].take().map(in_f32);
-            let sum = self.accumulated[*slot].take().map(in_f32);
+            let own = self.slots[*slot].own.take().map(in_f32);
+            let sum = self.slots[*slot].accumulated.take().map(in_f32);
             let part = if weights.accumulated.is_none() { own } else { weights.sum(own, sum) };
             (plan.slots[*slot].range.len(), part)
         });
@@ -203,7 +250,19 @@ impl StepBuckets {
     /// # Errors
     /// The first error on this rank or in the group, or an error that a gradient is missing.
     pub fn finish(mut self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ReducedGradients> {
-        let (users, spoiled) = self.arrivals.end()?;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if self.missing.iter().any(|missing| *missing > 0) {
+            return Err(Error::Invalid(
+                "a parameter was removed from the model after the reducer was created: create a new reducer"
+                    .into(),
+            ));
+        }
+        let spoiled = self.spoiled.take();
+        let counts = self.slots.iter().map(|state| state.counts);
+        let users = counts.chain([self.has_samples, spoiled.is_some()]).map(|flag| f32::from(u8::from(flag)));
+        let users: Vec<f32> = users.collect();
         let message = [flags, &users].concat();
         let (ranks, last) = (self.sender.group.world_size(), self.plan.buckets() - 1);
         (self.started()..last).try_for_each(|index| self.launch(index, &[], None))?;
@@ -259,28 +318,3 @@ impl StepBuckets {
 
 /// Sums of a step: gradients by slot, totals, and the ranks' messages.
 type Finished = (Vec<Option<Tensor<1>>>, Option<Tensor<1>>, Sums);
-
-/// The buckets of a step, shared by the step and the parameters that it watches; `None` when it has ended.
-pub(super) struct InFlightReduction(Mutex<Option<StepBuckets>>);
-
-impl fmt::Debug for InFlightReduction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InFlightReduction")
-    }
-}
-
-impl InFlightReduction {
-    pub fn new(buckets: StepBuckets) -> Self {
-        Self(Mutex::new(Some(buckets)))
-    }
-
-    /// Runs `act` on the buckets, unless the step has ended.
-    pub fn with<R>(&self, act: impl FnOnce(&mut StepBuckets) -> R) -> Option<R> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act)
-    }
-
-    /// Ends the step: nothing arrives from now on.
-    pub fn end(&self) -> Option<StepBuckets> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}

@@ -18,7 +18,7 @@
 //! Every use calls [`Param::val`], which applies the parameter's [`Reparameterization`]. It is attached to a copy of
 //! the module for one step and never to the module itself.
 
-use super::step_buckets::InFlightReduction;
+use super::in_flight::InFlightReduction;
 use crate::precision::Precision;
 #[cfg(feature = "cube")]
 use burn::backend::Cube;
@@ -119,7 +119,7 @@ impl HookedParameter {
         if !base.is_require_grad() || !watched.anchors.are_on(&device) {
             return base;
         }
-        let number = watched.reduction.with(|buckets| buckets.arrivals.use_in_forward(watched.slot));
+        let number = watched.reduction.with(|buckets| buckets.use_in_forward(watched.slot));
         let Some(number) = number else { return base };
         Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
             base.into_dispatch(),
