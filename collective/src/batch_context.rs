@@ -11,9 +11,9 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchContext {
     weight: f64,
-    loss_scale: f32,
+    pub loss_scale: f32,
     /// Whether a loss was scaled.
-    scaled: bool,
+    pub scaled: bool,
 }
 
 thread_local! {
@@ -31,11 +31,12 @@ impl BatchContext {
         Self { weight: samples as f64 / global_samples.max(1) as f64, loss_scale, scaled: false }
     }
 
-    /// Runs `act` in this context. Also returns whether `act` scaled a loss.
-    pub fn scope<R>(self, act: impl FnOnce() -> R) -> (R, bool) {
-        let _outer = Restore(CURRENT.replace(self));
+    /// Runs `act` in this context.
+    pub fn scope<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        let _outer = Restore(CURRENT.replace(*self));
         let result = act();
-        (result, CURRENT.get().scaled)
+        self.scaled = CURRENT.get().scaled;
+        result
     }
 }
 
@@ -68,13 +69,13 @@ mod tests {
     #[test]
     fn a_context_ends_with_its_scope() {
         assert_eq!(weight(), 1.0);
-        let ((), scaled) = BatchContext::new(1, 4, 8.0).scope(|| {
+        let (mut outer, mut inner) = (BatchContext::new(1, 4, 8.0), BatchContext::new(0, 4, 1.0));
+        outer.scope(|| {
             assert_eq!(weight(), 0.25);
-            let ((), scaled) = BatchContext::new(0, 4, 1.0).scope(|| assert_eq!(weight(), 0.0));
-            assert!(!scaled);
+            inner.scope(|| assert_eq!(weight(), 0.0));
             assert_eq!((weight(), scale_loss()), (0.25, 8.0));
         });
-        assert!(scaled);
+        assert!(outer.scaled && !inner.scaled);
         let failed = || BatchContext::new(1, 2, 1.0).scope(|| panic!("a step"));
         assert!(std::panic::catch_unwind(failed).is_err());
         assert_eq!((weight(), scale_loss()), (1.0, 1.0));

@@ -17,10 +17,6 @@ pub struct BatchScope<'a> {
     pub(crate) context: BatchContext,
     /// Floating-point type of forward and backward.
     pub precision: Precision,
-    /// Factor of the loss.
-    pub loss_scale: f32,
-    /// Whether a loss was scaled.
-    pub(crate) scaled: bool,
     /// Random numbers of the step, if steps are seeded.
     pub(crate) random: Option<&'a mut RandomStream>,
 }
@@ -32,13 +28,13 @@ impl BatchScope<'_> {
     }
 
     /// Runs `act` with another context of the batch.
-    pub(crate) fn enter_as<R>(&mut self, context: BatchContext, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn enter_as<R>(&mut self, mut context: BatchContext, act: impl FnOnce() -> R) -> R {
         let run = || context.scope(act);
-        let (result, scaled) = match &mut self.random {
+        let result = match &mut self.random {
             Some(stream) => stream.scope(run),
             None => run(),
         };
-        self.scaled |= scaled;
+        self.context.scaled |= context.scaled;
         result
     }
 

@@ -159,8 +159,7 @@ impl Engine {
         self.accumulated.averaged += averaged;
         let (precision, loss_scale) = (self.options.reducer.precision, self.reducer.loss_scale());
         let context = BatchContext::new(samples, averaged, loss_scale);
-        let mut scope =
-            BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
+        let mut scope = BatchScope { context, precision, random: self.random.as_mut() };
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
         let is_complete = last || self.accumulated.batches >= self.options.grad_accum_steps;
         let step = is_complete.then(|| self.reducer.step(samples, self.accumulated.averaged));
@@ -179,7 +178,7 @@ impl Engine {
             self.reducer.accumulate(output.grads, module, samples);
             return Ok(ComputedBatch { own: of_batch, step: None });
         };
-        step.loss_was_scaled(scope.scaled);
+        step.context = scope.context;
         let Accumulated { batches, samples: all, averaged, .. } = std::mem::take(&mut self.accumulated);
         let FinishedStep { grads, totals, flags } =
             step.finish_with(output.grads, module, Some(own.clone()), output.flags, false)?;

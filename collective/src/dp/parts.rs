@@ -38,19 +38,20 @@ impl<M: Module + 'static> Replicas<M> {
             let mut parts = batch.scatter(&sizes).into_iter();
             let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
             let (busy, idle) = self.workers.split_at(sizes.len() - 1);
-            let context = |size| BatchContext::new(size, samples, scope.loss_scale);
+            let context = |size| BatchContext::new(size, samples, scope.context.loss_scale);
             let part_of_mean = |size| size as f64 / samples.max(1) as f64;
             let contexts: Vec<BatchContext> = sizes.iter().map(|size| context(*size)).collect();
             let mut pending = Vec::new();
             for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
                 let (parameters, group) = (values(module, true), self.group(sizes.len(), number));
-                let (context, weight, seed) = (contexts[number], part_of_mean(sizes[number]), scope.draw());
+                let (mut context, weight, seed) =
+                    (contexts[number], part_of_mean(sizes[number]), scope.draw());
                 let loss = loss.clone();
                 pending.push(worker.run(move |replica| {
                     replica.update(parameters, group)?;
                     let net = in_precision(&replica.module, precision);
                     let part = cast(part.to_device(&replica.device), precision);
-                    let run = || context.scope(|| gradients(&net, loss(&net, part))).0;
+                    let run = || context.scope(|| gradients(&net, loss(&net, part)));
                     let (grads, loss) = match seed {
                         Some(seed) => random_stream(seed).scope(run),
                         None => run(),

@@ -36,9 +36,7 @@ pub(crate) struct FinishedStep {
 pub struct Step<'a> {
     reducer: &'a mut Reducer,
     weights: Weights,
-    context: BatchContext,
-    /// Whether the loss was scaled.
-    scaled: bool,
+    pub(crate) context: BatchContext,
     /// `None` in a world of one without a device transport.
     reduction: Option<Arc<InFlightReduction>>,
 }
@@ -53,7 +51,7 @@ impl Reducer {
         let accumulated = (!self.accumulated.is_empty()).then(|| (1.0 / global) as f32);
         let weights = Weights { own: (samples as f64 / global) as f32, accumulated };
         let context = BatchContext::new(samples, global_samples, self.loss_scale());
-        let mut step = Step { reducer: self, weights, context, scaled: false, reduction: None };
+        let mut step = Step { reducer: self, weights, context, reduction: None };
         step.reduction = step.start();
         step
     }
@@ -81,14 +79,7 @@ impl Step<'_> {
     /// loss scale of [`precision::backward`](crate::precision::backward). Outside of it, all ranks' batches have
     /// equal weight and the loss is not scaled.
     pub fn scope<R>(&mut self, act: impl FnOnce() -> R) -> R {
-        let (result, scaled) = self.context.scope(act);
-        self.scaled |= scaled;
-        result
-    }
-
-    /// Registers whether the loss was scaled outside [`scope`](Step::scope).
-    pub(crate) fn loss_was_scaled(&mut self, scaled: bool) {
-        self.scaled |= scaled;
+        self.context.scope(act)
     }
 
     /// Waits for all buckets and returns the gradients averaged over the global batch.
@@ -130,7 +121,7 @@ impl Step<'_> {
         flags: Vec<f32>,
         wait: bool,
     ) -> Result<FinishedStep> {
-        if self.reducer.scaler.is_some() && !self.scaled {
+        if self.reducer.scaler.is_some() && !self.context.scaled {
             return Err(Error::Invalid(
                 "precision f16: the training step did not scale its loss; register the model's ParallelStep with Trainer::data_parallel() or DdpStrategy::with_parallel_step(), or call burn_ddp::precision::backward(&loss) in place of loss.backward()".into(),
             ));
