@@ -56,11 +56,11 @@ impl Recovery {
     /// Connects to the launcher; `None` if it does not replace ranks.
     ///
     /// # Errors
-    /// If a variable of the launcher is not valid.
+    /// If the variable of the launcher is not valid.
     pub fn open() -> Result<Option<Arc<Self>>> {
-        let Some((socket, newest)) = LineSocket::inherited()? else { return Ok(None) };
-        let survivors = BTreeMap::new();
-        let mut state = State { socket, newest, current: newest, survivors, refusal: None };
+        let Some(socket) = LineSocket::inherited()? else { return Ok(None) };
+        let (first, survivors) = (Generation::default(), BTreeMap::new());
+        let mut state = State { socket, newest: first, current: first, survivors, refusal: None };
         state.current = state.newest();
         Ok(Some(Arc::new(Self(Mutex::new(state)))))
     }

@@ -26,8 +26,6 @@ use std::{
 
 /// Environment variable with the file descriptor of a rank's end of the connection.
 const SOCKET: &str = "BURN_DDP_RECOVERY_FD";
-/// Environment variable with the generation in which a rank starts, as JSON.
-const GENERATION: &str = "BURN_DDP_GENERATION";
 
 /// A generation of the process group in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +58,8 @@ impl LineSocket {
         Ok(Self { stream: BufReader::new(stream), line: Vec::new() })
     }
 
-    /// Creates the launcher's end of a new connection, whose other end `command` inherits when it starts.
+    /// Creates the launcher's end of a new connection, whose other end `command` inherits when it starts, and sends
+    /// `generation`.
     ///
     /// The other end is returned as well; the caller drops it after the start.
     ///
@@ -70,8 +69,7 @@ impl LineSocket {
         let (own, others) = UnixStream::pair().context("cannot connect launcher and rank")?;
         let others = OwnedFd::from(others);
         let number = others.as_raw_fd();
-        let generation = serde_json::to_string(&generation).unwrap_or_default();
-        command.env(SOCKET, number.to_string()).env(GENERATION, generation);
+        command.env(SOCKET, number.to_string());
         let inherit = move || {
             // SAFETY: the descriptor is open in the child, a copy of the launcher at this point.
             let others = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
@@ -79,26 +77,26 @@ impl LineSocket {
         };
         // SAFETY: between fork and exec only an async-signal-safe call is made.
         unsafe { command.pre_exec(inherit) };
-        Ok((Self::new(own)?, others))
+        let mut socket = Self::new(own)?;
+        socket.send(&generation);
+        Ok((socket, others))
     }
 
-    /// Opens a rank's end, with the generation in which it starts, and reports that the rank can meet in another one;
-    /// `None` if the launcher does not replace ranks. It is called once in a process.
+    /// Opens a rank's end, and reports that the rank can meet in another generation than its first one; `None` if the
+    /// launcher does not replace ranks. It is called once in a process.
     ///
     /// # Errors
-    /// If a variable of the launcher is not valid.
-    pub fn inherited() -> Result<Option<(Self, Generation)>> {
-        let (Ok(socket), Ok(generation)) = (env::var(SOCKET), env::var(GENERATION)) else { return Ok(None) };
+    /// If the variable of the launcher is not valid.
+    pub fn inherited() -> Result<Option<Self>> {
+        let Ok(socket) = env::var(SOCKET) else { return Ok(None) };
         let raw = socket.parse().with_context(|| format!("{SOCKET}={socket} is not a descriptor"))?;
-        let generation = serde_json::from_str(&generation)
-            .with_context(|| format!("{GENERATION}={generation} is not a generation"))?;
         // SAFETY: the launcher has opened the descriptor for this process, which opens the connection once.
         let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
         fcntl_setfd(&stream, FdFlags::CLOEXEC)
             .with_context(|| format!("{SOCKET}={socket}: the launcher's connection is not open"))?;
         let mut socket = Self::new(stream)?;
         socket.send(&FromRank::Ready);
-        Ok(Some((socket, generation)))
+        Ok(Some(socket))
     }
 
     /// Sends a message. A peer that has ended is not an error.

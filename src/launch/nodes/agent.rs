@@ -29,8 +29,6 @@ const SOON: Duration = Duration::from_millis(100);
 pub struct Agent {
     channel: Channel,
     address: String,
-    /// Number of restarts before the current round.
-    restarts: usize,
 }
 
 impl Agent {
@@ -43,7 +41,7 @@ impl Agent {
         let deadline = begun + timeout;
         loop {
             match Channel::dial(address, secret, deadline.min(Instant::now() + TRY)) {
-                Ok(channel) => return Ok(Some(Agent { channel, address: address.to_owned(), restarts: 0 })),
+                Ok(channel) => return Ok(Some(Agent { channel, address: address.to_owned() })),
                 Err(_) if stop::signal().is_some() => return Ok(None),
                 Err(error)
                     if matches!(error, Error::Unauthenticated { .. }) || Instant::now() + SOON > deadline =>
@@ -70,13 +68,9 @@ impl Agent {
         let (begun, mut told) = (Instant::now(), false);
         loop {
             match self.channel.receive(Duration::from_millis(100))? {
-                Received::Message(FromCoordinator::Begin(round)) => {
-                    self.restarts = round.restarts;
-                    return Ok(Some(round));
-                }
+                Received::Message(FromCoordinator::Begin(round)) => return Ok(Some(round)),
                 Received::Message(FromCoordinator::Refused(why)) => bail!("{why}"),
-                // News of a round that this machine has left already.
-                Received::Message(FromCoordinator::Decided { .. }) | Received::Nothing => {}
+                Received::Message(FromCoordinator::Decided(_)) | Received::Nothing => {}
                 Received::Closed => bail!("node 0's launcher at {} closed the connection", self.address),
             }
             if stop::signal().is_some() {
@@ -92,15 +86,13 @@ impl Agent {
     /// Reports news of this machine's ranks, or of this machine.
     pub fn tell(&self, news: News) {
         // A lost connection is reported by `decision`.
-        let _ = self.channel.send(&ToCoordinator::News { restarts: self.restarts, news });
+        let _ = self.channel.send(&ToCoordinator::News(news));
     }
 
     /// What all machines do, if it is decided. Waits at most a millisecond.
     pub fn decision(&mut self) -> Option<Decision> {
         let why = match self.channel.receive(Duration::from_millis(1)) {
-            Ok(Received::Message(FromCoordinator::Decided { restarts, decision })) => {
-                return (restarts == self.restarts).then_some(decision);
-            }
+            Ok(Received::Message(FromCoordinator::Decided(decision))) => return Some(decision),
             Ok(Received::Message(FromCoordinator::Begin(_)) | Received::Nothing) => return None,
             Ok(Received::Message(FromCoordinator::Refused(why))) => why,
             Ok(Received::Closed) => "its launcher closed the connection".into(),

@@ -119,11 +119,7 @@ impl Coordinator {
                     self.tell(id, &FromCoordinator::Refused(why));
                 }
             }
-            ToCoordinator::News { restarts, news } => {
-                if restarts == self.round.restarts {
-                    self.table.observe(id, news, Instant::now());
-                }
-            }
+            ToCoordinator::News(news) => self.table.observe(id, news, Instant::now()),
         }
     }
 
@@ -142,13 +138,12 @@ impl Coordinator {
     fn advance(&mut self, now: Instant) -> Result<()> {
         if let Some((members, mut decision)) = self.table.decide(now) {
             decision.reserve_port(&mut self.port)?;
-            let restarts = self.round.restarts;
             match &decision {
                 Decision::End(ending) => self.round.restart(ending),
                 Decision::Replace { generation, .. } => self.round.generation = *generation,
                 Decision::Kill { .. } => {}
             }
-            let decided = FromCoordinator::Decided { restarts, decision };
+            let decided = FromCoordinator::Decided(decision);
             members.into_iter().for_each(|id| self.tell(id, &decided));
         }
         if let Some(members) = self.table.begin(now, &mut self.round) {

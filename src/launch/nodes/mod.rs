@@ -1,7 +1,8 @@
 //! Coordination of the launchers of several machines.
 //!
 //! They connect to node 0's launcher, begin each round together and end it with one outcome. A launcher sends the
-//! outcomes of its ranks to the [`CoordinatorServer`] through its [`Agent`].
+//! outcomes of its ranks to the [`CoordinatorServer`] through its [`Agent`]. A round begins when all connected launchers
+//! have joined it, so that messages of an earlier round have arrived before.
 
 mod agent;
 mod coordinator;
@@ -22,8 +23,8 @@ use serde::{Deserialize, Serialize};
 enum ToCoordinator {
     /// The machine is ready for the next round.
     Join(Join),
-    /// News of a round on the machine. Those of an earlier round are ignored.
-    News { restarts: usize, news: News },
+    /// News of the round on the machine.
+    News(News),
 }
 
 /// A machine that joins a round.
@@ -42,7 +43,7 @@ enum FromCoordinator {
     /// A round begins.
     Begin(Round),
     /// What all machines of the round do.
-    Decided { restarts: usize, decision: Decision },
+    Decided(Decision),
     /// The launcher is refused, or no round will begin.
     Refused(String),
 }

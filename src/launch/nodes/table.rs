@@ -12,7 +12,7 @@ use super::{
     Join,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -34,10 +34,8 @@ pub type Id = u64;
 #[derive(Debug)]
 pub struct Table {
     rules: Rules,
-    /// The connected machines.
-    nodes: BTreeMap<Id, Join>,
-    /// Those that have joined the next round.
-    waiting: BTreeSet<Id>,
+    /// The connected machines, and whether they have joined the next round.
+    nodes: BTreeMap<Id, (Join, bool)>,
     /// Members of the current round by node.
     round: Option<(Vec<Id>, FailureDetector)>,
     /// Time since which no round has run, and since which there have been enough machines for the next.
@@ -47,8 +45,7 @@ pub struct Table {
 
 impl Table {
     pub fn new(rules: Rules, now: Instant) -> Self {
-        let (nodes, waiting) = (BTreeMap::new(), BTreeSet::new());
-        Table { rules, nodes, waiting, round: None, since: now, enough: None }
+        Table { rules, nodes: BTreeMap::new(), round: None, since: now, enough: None }
     }
 
     /// Adds a machine to the next round.
@@ -57,8 +54,8 @@ impl Table {
     /// The reason why it is refused.
     pub fn join(&mut self, id: Id, join: Join) -> Result<(), String> {
         let node = join.node;
-        if let Some((_, other)) = self.nodes.iter().find(|(other, known)| **other != id && known.node == node)
-        {
+        let mut others = self.nodes.iter().filter(|(other, _)| **other != id);
+        if let Some((_, (other, _))) = others.find(|(_, (other, _))| other.node == node) {
             return Err(format!(
                 "node rank {node} is already used by {}; give each machine a different one",
                 other.host
@@ -67,8 +64,7 @@ impl Table {
         if node >= self.rules.max {
             return Err(format!("node rank {node} is too high: there are at most {} nodes", self.rules.max));
         }
-        self.nodes.insert(id, join);
-        self.waiting.insert(id);
+        self.nodes.insert(id, (join, true));
         Ok(())
     }
 
@@ -77,11 +73,11 @@ impl Table {
         if self.round.is_some() {
             return None;
         }
-        let mut ready: Vec<(&Id, &Join)> = self.nodes.iter().collect();
-        ready.sort_unstable_by_key(|(_, join)| join.node);
+        let mut ready: Vec<_> = self.nodes.iter_mut().map(|(id, (join, waits))| (*id, join, waits)).collect();
+        ready.sort_unstable_by_key(|(_, join, _)| join.node);
         // Node 0 is the rendezvous. A machine that has not left its last round yet will join.
-        let complete =
-            ready.first().is_some_and(|(_, join)| join.node == 0) && ready.len() == self.waiting.len();
+        let has_rendezvous = ready.first().is_some_and(|(_, join, _)| join.node == 0);
+        let complete = has_rendezvous && ready.iter().all(|(.., waits)| **waits);
         if !complete || ready.len() < self.rules.min {
             self.enough = None;
             return None;
@@ -91,9 +87,9 @@ impl Table {
             return None;
         }
         self.enough = None;
-        self.waiting.clear();
-        let members: Vec<Id> = ready.iter().map(|(id, _)| **id).collect();
-        round.sizes = ready.into_iter().map(|(_, join)| join.ranks).collect();
+        ready.iter_mut().for_each(|(.., waits)| **waits = false);
+        let members: Vec<Id> = ready.iter().map(|(id, ..)| *id).collect();
+        round.sizes = ready.into_iter().map(|(_, join, _)| join.ranks).collect();
         self.round = Some((members.clone(), round.detector()));
         Some(members)
     }
@@ -103,7 +99,8 @@ impl Table {
         if self.round.is_some() || now < self.since + self.rules.join_timeout {
             return None;
         }
-        let here: Vec<String> = self.nodes.values().map(|n| format!("{} ({})", n.node, n.host)).collect();
+        let here: Vec<String> =
+            self.nodes.values().map(|(n, _)| format!("{} ({})", n.node, n.host)).collect();
         Some(format!(
             "after {:.0} s, {} of at least {} nodes have connected: {}; start `burn-ddp launch` on the other nodes with the same --master-addr and --master-port and with different node ranks",
             self.rules.join_timeout.as_secs_f64(),
@@ -122,8 +119,7 @@ impl Table {
 
     /// Removes a machine whose launcher is gone, which ends a round that it is part of.
     pub fn gone(&mut self, id: Id, now: Instant) {
-        let Some(join) = self.nodes.remove(&id) else { return };
-        self.waiting.remove(&id);
+        let Some((join, _)) = self.nodes.remove(&id) else { return };
         let number = self.round.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
         let reason = format!("({}) is lost: its launcher ended, or cannot be reached", join.host);
         let lost = Outcome::Lost { node: number.unwrap_or(join.node), reason };
