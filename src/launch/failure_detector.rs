@@ -1,9 +1,8 @@
 //! Determines which failure ends a round, and with `--recover live` which failures are repaired.
 
 use super::{
-    decision::{Decision, News},
     live_recovery::Replacements,
-    outcome::{ExitReason, Failure, Outcome},
+    outcome::{Decision, ExitReason, Failure, News, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;
 use std::time::{Duration, Instant};

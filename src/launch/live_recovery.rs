@@ -4,9 +4,8 @@
 //! job on several.
 
 use super::{
-    decision::Decision,
     generation::{FromRank, Generation},
-    outcome::{ExitReason, Failure, Outcome},
+    outcome::{Decision, ExitReason, Failure, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,6 @@
 //! ```
 
 mod child;
-mod decision;
 mod environment;
 mod environments;
 mod failure_detector;

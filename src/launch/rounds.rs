@@ -1,13 +1,12 @@
 //! Runs a job round after round, until one succeeds, no restarts are left or a stop signal arrives.
 
 use super::{
-    decision::{Decision, News},
     environment::Round,
     failure_detector::{AFTER_FAILURE, AFTER_SIGNAL},
     generation::Generation,
     job::Job,
     nodes::{Agent, CoordinatorServer},
-    outcome::Outcome,
+    outcome::{Decision, News, Outcome},
     port::ReservedPort,
     ranks::Ranks,
 };

@@ -3,9 +3,8 @@
 
 use super::{
     super::{
-        decision::{Decision, News},
         environment::Round,
-        outcome::Outcome,
+        outcome::{Decision, News, Outcome},
     },
     FromCoordinator, Join, ToCoordinator,
 };

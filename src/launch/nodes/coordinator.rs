@@ -2,7 +2,7 @@
 //! and end.
 
 use super::{
-    super::{decision::Decision, environment::Round, generation::Generation, job::Job, port::ReservedPort},
+    super::{environment::Round, generation::Generation, job::Job, outcome::Decision, port::ReservedPort},
     FromCoordinator, ToCoordinator,
     table::{Id, Table},
 };

@@ -13,8 +13,8 @@ pub use coordinator::CoordinatorServer;
 pub use table::Rules;
 
 use super::{
-    decision::{Decision, News},
     environment::Round,
+    outcome::{Decision, News},
 };
 use serde::{Deserialize, Serialize};
 

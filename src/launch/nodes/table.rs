@@ -4,10 +4,9 @@
 
 use super::{
     super::{
-        decision::{Decision, News},
         environment::Round,
         failure_detector::FailureDetector,
-        outcome::Outcome,
+        outcome::{Decision, News, Outcome},
     },
     Join,
 };

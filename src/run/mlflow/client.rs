@@ -111,47 +111,56 @@ impl Server {
         &self.uri
     }
 
+    /// The server with a time limit for each request.
+    pub(super) fn within(&self, timeout: Duration) -> Api<'_> {
+        Api { server: self, timeout }
+    }
+
+    /// Removes credentials from a text that a server has sent.
+    fn mask(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+    }
+}
+
+/// The endpoints of a server, with a time limit for each request.
+#[derive(Clone, Copy)]
+pub(super) struct Api<'a> {
+    pub server: &'a Server,
+    timeout: Duration,
+}
+
+impl Api<'_> {
     /// Calls an endpoint of the tracking API with a JSON body.
-    pub(super) fn post(&self, endpoint: &str, body: &Value, timeout: Duration) -> Result<Value, Failure> {
-        self.call(Method::POST, &format!("mlflow/{endpoint}"), body.to_string(), timeout)
+    pub fn post(self, endpoint: &str, body: &Value) -> Result<Value, Failure> {
+        self.call(Method::POST, &format!("mlflow/{endpoint}"), body.to_string())
     }
 
     /// Calls an endpoint of the tracking API with a query of one field.
-    pub(super) fn get(
-        &self,
-        endpoint: &str,
-        (name, value): (&str, &str),
-        timeout: Duration,
-    ) -> Result<Value, Failure> {
-        self.call(Method::GET, &format!("mlflow/{endpoint}?{name}={}", encoded(value)), (), timeout)
+    pub fn get(self, endpoint: &str, name: &str, value: &str) -> Result<Value, Failure> {
+        self.call(Method::GET, &format!("mlflow/{endpoint}?{name}={}", encoded(value)), ())
     }
 
     /// Uploads a file to a path of the server's artifact store.
-    pub(super) fn upload(&self, path: &str, file: &Path, timeout: Duration) -> Result<(), Failure> {
+    pub fn upload(self, path: &str, file: &Path) -> Result<(), Failure> {
         let unreadable = |error| Failure::Temporary(format!("cannot read {}: {error}", file.display()));
         let content = File::open(file).map_err(unreadable)?;
         let path: Vec<String> = path.split('/').map(encoded).collect();
         let path = format!("mlflow-artifacts/artifacts/{}", path.join("/"));
-        self.call(Method::PUT, &path, content, timeout).map(drop)
+        self.call(Method::PUT, &path, content).map(drop)
     }
 
-    fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: impl AsSendBody,
-        timeout: Duration,
-    ) -> Result<Value, Failure> {
+    fn call(self, method: Method, path: &str, body: impl AsSendBody) -> Result<Value, Failure> {
+        let Server { uri, authorization, agent, .. } = self.server;
         let content = if method == Method::PUT { "application/octet-stream" } else { "application/json" };
-        let mut request = Request::builder().method(method).uri(format!("{}/api/2.0/{path}", self.uri));
+        let mut request = Request::builder().method(method).uri(format!("{uri}/api/2.0/{path}"));
         request = request.header("Content-Type", content);
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = authorization {
             request = request.header("Authorization", authorization);
         }
-        let temporary = |error: ureq::Error| Failure::Temporary(self.mask(&error.to_string()));
+        let temporary = |error: ureq::Error| Failure::Temporary(self.server.mask(&error.to_string()));
         let request = request.body(body).map_err(|error| temporary(error.into()))?;
-        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
-        let answer = self.agent.run(request).map_err(temporary)?;
+        let request = agent.configure_request(request).timeout_global(Some(self.timeout)).build();
+        let answer = agent.run(request).map_err(temporary)?;
         let status = answer.status();
         let text = answer.into_body().into_with_config().limit(MAX_ANSWER).read_to_string();
         let text = text.map_err(temporary)?;
@@ -163,18 +172,13 @@ impl Server {
         }
         let parsed = parsed.unwrap_or_default();
         let field = |name: &str| parsed.get(name).and_then(Value::as_str).unwrap_or_default();
-        let message = self.mask(field("message").lines().next().unwrap_or_default());
+        let message = self.server.mask(field("message").lines().next().unwrap_or_default());
         let message: String = message.chars().take(MAX_REASON).collect();
         let reason = format!("{status} {message}").trim().to_owned();
         match status.is_server_error() || [408, 429].contains(&status.as_u16()) {
             true => Err(Failure::Temporary(reason)),
             false => Err(Failure::Refused { code: field("error_code").into(), reason }),
         }
-    }
-
-    /// Removes credentials from a text that a server has sent.
-    fn mask(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::process::{self, console::Console, lock};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
-use sender::{Sender, Sent};
+use sender::Sender;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc,
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -35,6 +35,7 @@ pub(super) const RUN_FILE: &str = "mlflow.json";
 const CAPACITY: usize = 100_000;
 /// Time that the thread has to report after its limits.
 const MARGIN: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(5);
 /// MLflow's limits, in bytes.
 const MAX_NAME: usize = 250;
 const MAX_VALUE: usize = 6000;
@@ -141,6 +142,21 @@ struct End {
     deadline: Instant,
 }
 
+/// What a run and the thread that sends it share.
+#[derive(Default)]
+struct Shared {
+    /// Set once by the run; everything else is set by the thread.
+    end: Option<End>,
+    /// Address of the run's page.
+    page: Option<String>,
+    /// Number of points that the server has.
+    points: usize,
+    /// Whether the server has the final status.
+    status: bool,
+    /// Files that the server has.
+    files: Vec<PathBuf>,
+}
+
 /// Sends a run to an MLflow server.
 pub struct MlflowRun {
     uri: String,
@@ -150,9 +166,9 @@ pub struct MlflowRun {
     points: mpsc::SyncSender<Point>,
     /// Number of points, with those that are lost.
     received: AtomicUsize,
-    sent: Arc<Mutex<Sent>>,
+    shared: Arc<Mutex<Shared>>,
     /// The thread until the end of the run.
-    thread: Mutex<Option<(mpsc::Sender<End>, mpsc::Receiver<()>)>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl MlflowRun {
@@ -162,23 +178,12 @@ impl MlflowRun {
     /// If the thread cannot be started.
     pub fn start(server: Server, info: RunInfo, set: EvaluatedSet, console: Console) -> Result<Self> {
         let (uri, experiment) = (server.uri().to_owned(), info.experiment.clone());
-        let sent = Arc::<Mutex<Sent>>::default();
-        let ((to_points, points), (to_end, end)) = (mpsc::sync_channel(CAPACITY), mpsc::channel());
-        let (finished, done) = mpsc::channel();
-        let mut sender =
-            Sender { server, console, points, end, sent: sent.clone(), ended: None, warned: false };
-        let send = move || {
-            let run = sender.send(&info);
-            // The receiver waits for the points first and for the files second.
-            let _ = finished.send(());
-            if let Some(run) = run {
-                sender.upload(&run);
-                let _ = finished.send(());
-            }
-        };
-        thread::Builder::new().name("mlflow".into()).spawn(send).context("cannot start a thread")?;
-        let (points, thread) = (to_points, Mutex::new(Some((to_end, done))));
-        Ok(Self { uri, experiment, console, set, points, received: AtomicUsize::new(0), sent, thread })
+        let shared = Arc::<Mutex<Shared>>::default();
+        let (points, received) = mpsc::sync_channel(CAPACITY);
+        let mut sender = Sender { server, console, points: received, shared: shared.clone(), warned: false };
+        let thread = thread::Builder::new().name("mlflow".into()).spawn(move || sender.run(&info));
+        let thread = Mutex::new(Some(thread.context("cannot start a thread")?));
+        Ok(Self { uri, experiment, console, set, points, received: AtomicUsize::new(0), shared, thread })
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
@@ -194,15 +199,21 @@ impl MlflowRun {
     ///
     /// The wait is bounded. What is not sent is a warning.
     pub fn close(&self, status: Status, files: Vec<PathBuf>) {
-        let Some((end, done)) = lock(&self.thread).take() else { return };
+        let Some(thread) = lock(&self.thread).take() else { return };
         let (wait, uploads) = status.limits();
-        // The thread has ended if the server has refused the run.
-        let _ = end.send(End { status, files: files.clone(), deadline: Instant::now() + wait });
-        let _ = done.recv_timeout(wait + MARGIN);
-        if lock(&self.sent).status && !files.is_empty() {
-            let _ = done.recv_timeout(uploads + MARGIN);
+        lock(&self.shared).end = Some(End { status, files: files.clone(), deadline: Instant::now() + wait });
+        thread.thread().unpark();
+        let await_thread = |limit: Duration| {
+            let until = Instant::now() + limit + MARGIN;
+            while !thread.is_finished() && Instant::now() < until {
+                thread::sleep(POLL);
+            }
+        };
+        await_thread(wait);
+        if lock(&self.shared).status {
+            await_thread(uploads);
         }
-        let (sent, received) = (lock(&self.sent).clone(), self.received.load(Relaxed));
+        let (sent, received) = (lock(&self.shared), self.received.load(Relaxed));
         let points = received.saturating_sub(sent.points);
         let points = (points > 0).then(|| format!("{points} of {received} points"));
         let status = (!sent.status).then(|| "the status".to_owned());
@@ -212,7 +223,7 @@ impl MlflowRun {
         if !unsent.is_empty() {
             self.console.warn(&format!("MLflow server {}: not sent: {}", self.uri, unsent.join(", ")));
         }
-        if let Some(page) = sent.page {
+        if let Some(page) = &sent.page {
             self.console.print(&format!("mlflow run    {page}"));
         }
     }

@@ -2,8 +2,8 @@
 
 use super::{
     super::tracker::Status,
-    End, Point, RunInfo,
-    client::{Failure, Server},
+    End, Point, RunInfo, Shared,
+    client::{Api, Failure, Server},
     now,
 };
 use crate::process::{atomic_file, console::Console, lock};
@@ -12,11 +12,8 @@ use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     fs,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    path::Path,
+    sync::{Arc, Mutex, mpsc::Receiver},
     thread,
     time::{Duration, Instant},
 };
@@ -32,112 +29,98 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// What the server has of a run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sent {
-    /// Address of the run's page.
-    pub page: Option<String>,
-    /// Number of points.
-    pub points: usize,
-    /// Whether it has the final status.
-    pub status: bool,
-    pub files: Vec<PathBuf>,
-}
-
 /// Sends points, status and files in the order in which they arrive.
 pub(super) struct Sender {
     pub server: Server,
     pub console: Console,
     pub points: Receiver<Point>,
-    pub end: Receiver<End>,
-    pub sent: Arc<Mutex<Sent>>,
-    /// End of the run, once it is known.
-    pub ended: Option<End>,
+    pub shared: Arc<Mutex<Shared>>,
     pub warned: bool,
 }
 
 impl Sender {
+    /// Sends the run until its end, and then its files. Returns early if the server refuses it or time runs out.
+    pub fn run(&mut self, info: &RunInfo) {
+        if let Some(run) = self.send(info) {
+            self.upload(&run);
+        }
+    }
+
     /// Sends points until the end of the run, then its status. Returns the run if it exists on the server.
-    pub fn send(&mut self, info: &RunInfo) -> Option<RemoteRun> {
+    fn send(&mut self, info: &RunInfo) -> Option<RemoteRun> {
         let began = now();
-        let run = self.retry(|server, timeout| RemoteRun::open(server, info, began, timeout))?;
-        lock(&self.sent).page = Some(run.page());
+        let run = self.retry(|api| RemoteRun::open(api, info, began))?;
+        lock(&self.shared).page = Some(run.page());
         for params in run.params.chunks(PARAMS) {
             let body = json!({"run_id": run.stored.run_id, "params": params});
             // Refused once, refused again.
-            if self.retry(|server, timeout| server.post("runs/log-batch", &body, timeout)).is_none() {
+            if self.retry(|api| api.post("runs/log-batch", &body)).is_none() {
                 break;
             }
         }
         loop {
-            let is_over = self.ended.is_some();
+            // Before the points are taken: those before the end are then among them.
+            let is_over = self.end().is_some();
             let points: Vec<Point> = self.points.try_iter().take(BATCH).collect();
             if points.is_empty() && is_over {
                 break;
             }
-            if self.retry(|server, timeout| run.log(server, &points, timeout)).is_some() {
-                lock(&self.sent).points += points.len();
+            if self.retry(|api| run.log(api, &points)).is_some() {
+                lock(&self.shared).points += points.len();
             }
             self.timeout()?;
             if points.len() < BATCH && !is_over {
-                self.wait(INTERVAL);
+                thread::park_timeout(INTERVAL);
             }
         }
-        let status = self.ended.as_ref().map_or(Status::Failed, |end| end.status);
+        let status = self.end().map_or(Status::Failed, |end| end.status);
         let body = json!({"run_id": run.stored.run_id, "status": status.name(), "end_time": now()});
-        let status = self.retry(|server, timeout| server.post("runs/update", &body, timeout));
-        lock(&self.sent).status = status.is_some();
+        let status = self.retry(|api| api.post("runs/update", &body));
+        lock(&self.shared).status = status.is_some();
         Some(run)
     }
 
     /// Uploads the files of the end.
-    pub fn upload(&mut self, run: &RemoteRun) {
-        let Some(End { status, files, .. }) = self.ended.clone() else { return };
+    fn upload(&mut self, run: &RemoteRun) {
+        let Some(End { status, files, .. }) = self.end() else { return };
         let until = Instant::now() + status.limits().1;
         for file in files {
             let left = until.saturating_duration_since(Instant::now());
             let uploaded = match left.is_zero() {
                 true => Err(Failure::Temporary("timeout: uploads".into())),
-                false => run.upload(&self.server, &file, left),
+                false => run.upload(self.server.within(left), &file),
             };
             match uploaded {
-                Ok(()) => lock(&self.sent).files.push(file),
+                Ok(()) => lock(&self.shared).files.push(file),
                 Err(failure) => _ = self.warn(&failure),
             }
         }
     }
 
     /// Repeats a request until it succeeds. Returns `None` if the server refuses it, or after the deadline.
-    fn retry<T>(&mut self, request: impl Fn(&Server, Duration) -> Result<T, Failure>) -> Option<T> {
+    fn retry<T>(&mut self, request: impl Fn(Api<'_>) -> Result<T, Failure>) -> Option<T> {
         let mut pause = FIRST_RETRY;
         loop {
-            match request(&self.server, self.timeout()?) {
+            match request(self.server.within(self.timeout()?)) {
                 Ok(answer) => return Some(answer),
                 Err(failure) => self.warn(&failure).then_some(())?,
             }
-            match self.ended {
-                None => self.wait(pause),
-                Some(_) => thread::sleep(FIRST_RETRY.min(self.timeout()?)),
-            }
+            // The end of the run ends a pause.
+            thread::park_timeout(if self.end().is_some() { FIRST_RETRY.min(self.timeout()?) } else { pause });
             pause = LAST_RETRY.min(pause * 2);
         }
     }
 
-    /// Limit for the next request, or `None` after the deadline.
-    fn timeout(&self) -> Option<Duration> {
-        let Some(end) = &self.ended else { return Some(REQUEST_TIMEOUT) };
-        let left = end.deadline.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+    /// End of the run, once it is known.
+    fn end(&self) -> Option<End> {
+        lock(&self.shared).end.clone()
     }
 
-    /// Waits for `time`, or until the end of the run.
-    fn wait(&mut self, time: Duration) {
-        match self.end.recv_timeout(time) {
-            Ok(end) => self.ended = Some(end),
-            Err(RecvTimeoutError::Timeout) => {}
-            // The end is always sent first.
-            Err(RecvTimeoutError::Disconnected) => thread::sleep(time),
-        }
+    /// Limit for the next request, or `None` after the deadline.
+    fn timeout(&self) -> Option<Duration> {
+        let Some(end) = self.end() else { return Some(REQUEST_TIMEOUT) };
+        let left = end.deadline.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
     }
 
     /// Prints the first failure. Returns whether a later attempt may succeed.
@@ -145,7 +128,7 @@ impl Sender {
         let (Failure::Temporary(reason) | Failure::Refused { reason, .. }) = failure;
         if !std::mem::replace(&mut self.warned, true) {
             let uri = self.server.uri();
-            match self.ended {
+            match self.end() {
                 None => self.console.warn(&format!(
                     "MLflow server {uri}: {reason}; training continues without waiting for it"
                 )),
@@ -196,19 +179,19 @@ fn entries<'a>(entries: impl IntoIterator<Item = (&'a String, &'a String)>) -> V
 
 impl RemoteRun {
     /// Continues the run that the run folder names, or creates a run.
-    fn open(server: &Server, info: &RunInfo, time: u64, timeout: Duration) -> Result<Self, Failure> {
+    fn open(api: Api<'_>, info: &RunInfo, time: u64) -> Result<Self, Failure> {
         let path = info.folder.as_ref().map(|folder| folder.join(super::RUN_FILE));
         let stored = path.as_ref().and_then(|path| fs::read(path).ok());
         let stored: Option<Stored> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        if let Some(stored) = stored.filter(|stored| stored.tracking_uri == server.uri()) {
-            match Self::continued(server, info, stored, timeout) {
+        if let Some(stored) = stored.filter(|stored| stored.tracking_uri == api.server.uri()) {
+            match Self::continued(api, info, stored) {
                 Ok(Some(run)) => return Ok(run),
                 Ok(None) => {}
                 Err(failure) if failure.has_code("RESOURCE_DOES_NOT_EXIST") => {}
                 Err(failure) => return Err(failure),
             }
         }
-        let run = Self::created(server, info, time, timeout)?;
+        let run = Self::created(api, info, time)?;
         if let Some(path) = path {
             let bytes = serde_json::to_vec_pretty(&run.stored).unwrap_or_default();
             // Without the file, a resumed run is a new one in MLflow.
@@ -218,13 +201,8 @@ impl RemoteRun {
     }
 
     /// Sets a stored run to running. Returns `None` if it was deleted.
-    fn continued(
-        server: &Server,
-        info: &RunInfo,
-        stored: Stored,
-        timeout: Duration,
-    ) -> Result<Option<Self>, Failure> {
-        let answer = server.get("runs/get", ("run_id", &stored.run_id), timeout)?;
+    fn continued(api: Api<'_>, info: &RunInfo, stored: Stored) -> Result<Option<Self>, Failure> {
+        let answer = api.get("runs/get", "run_id", &stored.run_id)?;
         if answer.pointer("/run/info/lifecycle_stage").is_some_and(|stage| stage != "active") {
             return Ok(None);
         }
@@ -241,20 +219,20 @@ impl RemoteRun {
         // MLflow does not change parameters.
         let known: Vec<String> = list("params").filter_map(key).collect();
         let params = entries(info.params.iter().filter(|(name, _)| !known.contains(name)));
-        server.post("runs/update", &json!({"run_id": stored.run_id, "status": "RUNNING"}), timeout)?;
+        api.post("runs/update", &json!({"run_id": stored.run_id, "status": "RUNNING"}))?;
         let artifact_uri = text(&answer, "/run/info/artifact_uri")?;
         Ok(Some(Self { stored, artifact_uri, params, last }))
     }
 
-    fn created(server: &Server, info: &RunInfo, time: u64, timeout: Duration) -> Result<Self, Failure> {
-        let experiment_id = experiment(server, &info.experiment, timeout)?;
+    fn created(api: Api<'_>, info: &RunInfo, time: u64) -> Result<Self, Failure> {
+        let experiment_id = experiment(api, &info.experiment)?;
         let run = json!({
             "experiment_id": experiment_id, "run_name": info.name, "start_time": time, "tags": entries(&info.tags),
         });
-        let answer = server.post("runs/create", &run, timeout)?;
+        let answer = api.post("runs/create", &run)?;
         let run_id = text(&answer, "/run/info/run_id")?;
         Ok(Self {
-            stored: Stored { tracking_uri: server.uri().into(), experiment_id, run_id },
+            stored: Stored { tracking_uri: api.server.uri().into(), experiment_id, run_id },
             artifact_uri: text(&answer, "/run/info/artifact_uri")?,
             params: entries(&info.params),
             last: HashMap::new(),
@@ -262,18 +240,18 @@ impl RemoteRun {
     }
 
     /// Logs points, without those that the server already has.
-    fn log(&self, server: &Server, points: &[Point], timeout: Duration) -> Result<(), Failure> {
+    fn log(&self, api: Api<'_>, points: &[Point]) -> Result<(), Failure> {
         let is_new = |point: &&Point| self.last.get(&point.key).is_none_or(|last| point.step > *last);
         let metrics: Vec<Value> = points.iter().filter(is_new).map(metric).collect();
         if metrics.is_empty() {
             return Ok(());
         }
         let body = json!({"run_id": self.stored.run_id, "metrics": metrics});
-        server.post("runs/log-batch", &body, timeout).map(drop)
+        api.post("runs/log-batch", &body).map(drop)
     }
 
     /// Uploads a file as an artifact of the same name.
-    fn upload(&self, server: &Server, file: &Path, timeout: Duration) -> Result<(), Failure> {
+    fn upload(&self, api: Api<'_>, file: &Path) -> Result<(), Failure> {
         let Some(folder) = self.artifact_uri.strip_prefix("mlflow-artifacts:/") else {
             let scheme = self.artifact_uri.split(':').next().unwrap_or_default();
             return Err(Failure::refused(format!(
@@ -281,7 +259,7 @@ impl RemoteRun {
             )));
         };
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        server.upload(&format!("{}/{name}", folder.trim_matches('/')), file, timeout)
+        api.upload(&format!("{}/{name}", folder.trim_matches('/')), file)
     }
 
     /// Address of the run's page.
@@ -292,16 +270,16 @@ impl RemoteRun {
 }
 
 /// Finds or creates an experiment.
-fn experiment(server: &Server, name: &str, timeout: Duration) -> Result<String, Failure> {
+fn experiment(api: Api<'_>, name: &str) -> Result<String, Failure> {
     let find = || {
-        let answer = server.get("experiments/get-by-name", ("experiment_name", name), timeout)?;
+        let answer = api.get("experiments/get-by-name", "experiment_name", name)?;
         text(&answer, "/experiment/experiment_id")
     };
     match find() {
         Err(failure) if failure.has_code("RESOURCE_DOES_NOT_EXIST") => {}
         found => return found,
     }
-    match server.post("experiments/create", &json!({"name": name}), timeout) {
+    match api.post("experiments/create", &json!({"name": name})) {
         // Another run has created it.
         Err(failure) if failure.has_code("RESOURCE_ALREADY_EXISTS") => find(),
         answer => text(&answer?, "/experiment_id"),

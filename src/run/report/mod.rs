@@ -60,9 +60,11 @@ fn subtitle(run: &Run) -> String {
         "0" | "" => String::new(),
         samples => format!(", {samples} validation"),
     };
-    let transport = run.end.as_ref().map_or_else(String::new, |end| format!(" over {}", end.transport));
-    let dataset =
-        run.config.get("dataset").map_or_else(String::new, |name| format!(" of {}", run::show(name)));
+    let named = |value: Option<&Value>, before: &str| {
+        value.map_or_else(String::new, |name| format!(" {before} {}", run::show(name)))
+    };
+    let transport = named(run.summary.get("transport"), "over");
+    let dataset = named(run.config.get("dataset"), "of");
     format!(
         "{} with {} rank(s){transport}, device {}, {} training{validation} and {} test samples{dataset}",
         setting("mode"),
@@ -84,8 +86,8 @@ fn figures(run: &Run) -> Vec<(String, String)> {
             figures.push((format!("{set} {}", metric.name), text(value)));
         }
     };
-    if let (Some(end), "validation") = (&run.end, set) {
-        evaluation("test", &|metric| end.metric(metric));
+    if set == "validation" && !run.summary.is_empty() {
+        evaluation("test", &|metric| run.result(&format!("test_{}", metric.name)));
     }
     evaluation(set, &|metric| last?.metric(metric));
     for metric in run.train_only() {

@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Result, anyhow, bail};
 use collective::metric::{Classification, MetricInfo, StepOutput};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::{
     collections::BTreeMap,
@@ -31,30 +31,8 @@ pub struct Run {
     pub worst: Vec<Mistake>,
     /// PNG of the images in `worst`.
     pub picture: Option<Vec<u8>>,
-    /// Summary, if it belongs to the last of `steps`.
-    pub end: Option<End>,
-}
-
-/// Entries of `summary.json` that the tables do not contain.
-#[derive(Clone, Debug, Deserialize)]
-pub struct End {
-    pub steps: usize,
-    pub samples_per_second: f64,
-    pub seconds: f64,
-    pub transport: String,
-    /// Values of callbacks, by name.
-    #[serde(default)]
-    pub callbacks: Map<String, Value>,
-    /// The other entries, of which `test_METRIC` is the evaluation of the test set.
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
-
-impl End {
-    /// Value of a metric in the last evaluation of the test set.
-    pub fn metric(&self, metric: &MetricInfo) -> Option<f64> {
-        self.others.get(&format!("test_{}", metric.name))?.as_f64()
-    }
+    /// Content of `summary.json`; empty unless it belongs to the last of `steps`.
+    pub summary: Map<String, Value>,
 }
 
 impl Run {
@@ -71,8 +49,9 @@ impl Run {
             );
         }
         let steps: Vec<StepRow> = table(&path.join("steps.csv"))?;
-        let end: Option<End> = json(&path.join("summary.json"))?;
+        let summary: Option<Map<String, Value>> = json(&path.join("summary.json"))?;
         let last = steps.last().map_or(0, |row| row.step);
+        let summary = summary.filter(|summary| summary.get("steps").is_some_and(|steps| *steps == last));
         let mut config: Map<String, Value> = json(&path.join("config.json"))?.unwrap_or_default();
         config.remove("flags");
         let confusion: Vec<Vec<u64>> = table(&path.join("confusion_matrix.csv"))?;
@@ -90,7 +69,7 @@ impl Run {
             confusion: confusion.into_iter().map(|row| row[1..].to_vec()).collect(),
             worst: table(&path.join("misclassified.csv"))?,
             picture: atomic_file::read(&path.join("misclassified.png"))?,
-            end: end.filter(|end| end.steps == last),
+            summary: summary.unwrap_or_default(),
             steps,
         })
     }
@@ -141,7 +120,7 @@ impl Run {
             .flat_map(|row| &row.0)
             .filter(|(column, _)| !["epoch", "seconds"].contains(&column.as_str()) && !is_metric(column));
         let of_epochs = columns.filter_map(|(column, value)| Some((column.clone(), number((*value)?))));
-        let end = self.end.iter().flat_map(|end| &end.callbacks);
+        let end = self.summary.get("callbacks").and_then(Value::as_object).into_iter().flatten();
         let text = |value: &Value| value.as_f64().map_or_else(|| show(value), number);
         of_epochs.chain(end.map(|(name, value)| (name.clone(), text(value)))).collect()
     }
@@ -152,13 +131,18 @@ impl Run {
             let time: f64 = self.steps.iter().map(|row| 1.0 / row.samples_per_second).sum();
             (!self.steps.is_empty()).then(|| self.steps.len() as f64 / time)
         };
-        self.end.as_ref().map(|end| end.samples_per_second).or_else(of_steps)
+        self.result("samples_per_second").or_else(of_steps)
     }
 
     /// Duration in seconds: of the whole run if it has finished, otherwise of its epochs.
     pub fn seconds(&self) -> f64 {
         let of_epochs = || self.epochs.iter().filter_map(|row| row.get("seconds")).sum();
-        self.end.as_ref().map_or_else(of_epochs, |end| end.seconds)
+        self.result("seconds").unwrap_or_else(of_epochs)
+    }
+
+    /// A number of the summary, if the run has finished.
+    pub fn result(&self, name: &str) -> Option<f64> {
+        self.summary.get(name)?.as_f64()
     }
 
     /// Formats a value of the configuration.
