@@ -3,7 +3,6 @@
 use super::{
     failure_detector::FailureDetector,
     generation::Generation,
-    live_recovery::Recover,
     nproc::cores,
     outcome::{ExitReason, Failure, Outcome},
 };
@@ -20,6 +19,16 @@ pub const WHY: &str = "BURN_DDP_WHY";
 
 /// Number of threads of a rank, for OpenMP (PyTorch, NumPy) and rayon (Burn).
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
+
+/// What happens to the other ranks after one has failed, if restarts are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub enum Recover {
+    /// All ranks restart.
+    #[default]
+    Restart,
+    /// The failed rank is replaced, and the others keep their processes.
+    Live,
+}
 
 /// One start of all ranks, from this machine's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,22 +1,33 @@
-//! Determines which failure ends a round, and with `--recover live` which failures are repaired.
+//! Determines which failure ends a round, and with `--recover live` which failures are repaired: ranks that have failed
+//! are replaced, while the others keep their processes.
+//!
+//! Pure state, without processes or a clock. It runs in the launcher of a job on one machine, and in the coordinator of a
+//! job on several.
 
 use super::{
-    live_recovery::Replacements,
+    generation::{FromRank, Generation},
     outcome::{Decision, ExitReason, Failure, News, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 /// Time that the other ranks have to exit after one has failed.
 pub const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Time that all ranks have to finish their step and write a checkpoint after a stop signal.
 pub const AFTER_SIGNAL: Duration = Duration::from_secs(30);
+/// Time that a rank may stay stopped (SIGSTOP) while others wait for a new group.
+const STOPPED: Duration = Duration::from_secs(1);
+/// Time that a running rank has to notice that its group has failed.
+const UNAWARE: Duration = Duration::from_secs(30);
 
-/// Determines the outcome of a round from those of its ranks and machines, in the order in which they arrive.
-///
-/// It runs in the launcher of a job on one machine, and in the coordinator of a job on several.
-#[derive(Debug)]
+/// Determines what is to be done in a round because of the outcomes of its ranks and machines, in the order in which they
+/// arrive.
+#[derive(Debug, Default)]
 pub struct FailureDetector {
+    world_size: usize,
     /// Number of ranks that have not ended.
     running: usize,
     /// The first outcome that ends the round at once.
@@ -26,29 +37,50 @@ pub struct FailureDetector {
     /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
     /// step.
     stopped: Option<(Failure, i32, Instant)>,
-    live: Replacements,
+    generation: usize,
+    /// The last generation that may begin.
+    last_generation: usize,
+    /// Ranks that can meet in another generation.
+    ready: BTreeSet<usize>,
+    /// Ranks that wait for the next generation, and since when.
+    waiting: BTreeSet<usize>,
+    since: Option<Instant>,
+    /// Failures to repair, since the last generation began.
+    failed: Vec<Failure>,
+    /// Whether a rank has ended in another way, so that the group cannot be complete again.
+    over: bool,
+    /// The next [`Decision::Kill`].
+    kill_after: Duration,
 }
 
 impl FailureDetector {
-    /// A round of `ranks` ranks on all machines, whose failures are repaired up to `replacements` times before the first
-    /// rank has ended.
+    /// A round of `ranks` ranks on all machines, in which up to `replacements` generations may follow the first one.
     pub fn new(ranks: usize, replacements: usize) -> Self {
-        let live = Replacements::new(ranks, replacements);
-        Self { running: ranks, first: None, consequence: None, stopped: None, live }
+        Self {
+            world_size: ranks,
+            running: ranks,
+            last_generation: replacements,
+            kill_after: STOPPED,
+            ..Self::default()
+        }
     }
 
     /// What is to be done, if anything.
     pub fn decide(&mut self, now: Instant) -> Option<Decision> {
-        self.live.repair(now).or_else(|| self.outcome(now).map(Decision::End))
+        self.repair(now).or_else(|| self.outcome(now).map(Decision::End))
     }
 
     /// Records news of the round.
     pub fn observe(&mut self, news: News, now: Instant) {
         let outcome = match news {
-            News::Message(rank, message) => return self.live.hear(rank, message, now),
-            News::Outcome(outcome) => self.live.observe(outcome),
+            News::Message(rank, message) => return self.hear(rank, message, now),
+            News::Outcome(Outcome::Failed(failure)) if self.is_repairable(&failure) => {
+                self.waiting.remove(&failure.rank);
+                return self.failed.push(failure);
+            }
+            News::Outcome(outcome) => outcome,
         };
-        let Some(outcome) = outcome else { return };
+        self.over = true;
         let failure = match outcome {
             Outcome::Done => return self.running = self.running.saturating_sub(1),
             Outcome::Failed(failure) => failure,
@@ -80,6 +112,57 @@ impl FailureDetector {
             (None, Some((failure, _, until))) => (now > *until).then(|| Outcome::Failed(failure.clone())),
             (None, None) => all.then_some(Outcome::Done),
         }
+    }
+    /// Records a message of a rank.
+    fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
+        match message {
+            FromRank::Ready => _ = self.ready.insert(rank),
+            FromRank::MustRestart => _ = self.ready.remove(&rank),
+            FromRank::Lost(generation) if generation == self.generation => {
+                self.waiting.insert(rank);
+                self.since.get_or_insert(now);
+            }
+            FromRank::Lost(_) => {}
+        }
+    }
+
+    fn is_repairable(&self, failure: &Failure) -> bool {
+        // The rank has found that its state cannot be kept.
+        let gives_up = failure.how == ExitReason::Exited(OTHER_RANK_FAILED.into());
+        let stopped = failure.how.stop_signal().is_some();
+        let others = (0..self.world_size).filter(|rank| *rank != failure.rank);
+        let all_ready = others.into_iter().all(|rank| self.ready.contains(&rank));
+        self.generation < self.last_generation
+            && self.world_size > 1
+            && all_ready
+            && !gives_up
+            && !stopped
+            && !self.over
+    }
+
+    /// What is to be done now so that the group can be complete again.
+    ///
+    /// The port of a generation is still to be reserved.
+    fn repair(&mut self, now: Instant) -> Option<Decision> {
+        if self.over {
+            return None;
+        }
+        let all_wait = self.waiting.len() == self.world_size && self.generation < self.last_generation;
+        if !self.failed.is_empty() || all_wait {
+            self.generation += 1;
+            self.waiting.clear();
+            (self.since, self.kill_after) = (None, STOPPED);
+            let failures = std::mem::take(&mut self.failed);
+            let generation = Generation { number: self.generation, master_port: 0 };
+            return Some(Decision::Replace { generation, failures });
+        }
+        let only_stopped = self.kill_after == STOPPED;
+        if self.since.is_none_or(|since| now < since + self.kill_after) {
+            return None;
+        }
+        self.kill_after = if only_stopped { UNAWARE } else { 2 * self.kill_after };
+        let ranks = (0..self.world_size).filter(|rank| !self.waiting.contains(rank)).collect();
+        Some(Decision::Kill { ranks, only_stopped })
     }
 }
 
@@ -113,5 +196,65 @@ mod tests {
         detector.observe(News::Outcome(stopped.clone()), now);
         assert_eq!(detector.outcome(now), None);
         assert_eq!(detector.outcome(now + 2 * AFTER_SIGNAL), Some(stopped));
+    }
+
+    fn killed(rank: usize) -> Outcome {
+        Outcome::failure(rank, ExitReason::Killed(libc::SIGKILL))
+    }
+
+    fn started(world_size: usize, replacements: usize) -> (FailureDetector, Instant) {
+        let (mut live, now) = (FailureDetector::new(world_size, replacements), Instant::now());
+        (0..world_size).for_each(|rank| live.hear(rank, FromRank::Ready, now));
+        (live, now)
+    }
+
+    fn replaced(repair: Option<Decision>) -> (usize, Vec<usize>) {
+        let Some(Decision::Replace { generation, failures }) = repair else { panic!("{repair:?}") };
+        (generation.number, failures.iter().map(|failure| failure.rank).collect())
+    }
+
+    #[test]
+    fn other_ends_are_not_repaired() {
+        let is_repaired = |live: &mut FailureDetector, outcome, now| {
+            live.observe(News::Outcome(outcome), now);
+            live.repair(now).is_some()
+        };
+        for how in [OTHER_RANK_FAILED.into(), 128 + libc::SIGTERM].map(ExitReason::Exited) {
+            let (mut live, now) = started(2, 5);
+            assert!(!is_repaired(&mut live, Outcome::failure(0, how), now), "{how:?}");
+            assert!(!is_repaired(&mut live, killed(1), now), "one has ended");
+        }
+        let (mut live, now) = started(2, 5);
+        live.hear(0, FromRank::MustRestart, now);
+        assert!(!is_repaired(&mut live, killed(1), now), "rank 0 cannot continue");
+        let (mut live, now) = started(2, 5);
+        live.observe(News::Outcome(Outcome::Done), now);
+        assert!(!is_repaired(&mut live, killed(1), now), "rank 0 has succeeded");
+        let mut unknown = FailureDetector::new(2, 5);
+        assert!(!is_repaired(&mut unknown, killed(1), now), "rank 0 is another program");
+    }
+
+    #[test]
+    fn ranks_that_do_not_wait_with_the_others_are_killed() {
+        let (mut live, now) = started(3, 5);
+        live.hear(0, FromRank::Lost(0), now);
+        live.hear(2, FromRank::Lost(0), now);
+        assert_eq!(live.repair(now), None);
+        let kill = |only_stopped| Some(Decision::Kill { ranks: vec![1], only_stopped });
+        assert_eq!(live.repair(now + STOPPED), kill(true));
+        assert_eq!(live.repair(now + STOPPED), None);
+        assert_eq!(live.repair(now + UNAWARE), kill(false));
+        live.observe(News::Outcome(killed(1)), now);
+        assert_eq!(replaced(live.repair(now + UNAWARE)), (1, vec![1]));
+        // A message of the last generation is late.
+        live.hear(0, FromRank::Lost(0), now);
+        assert_eq!(live.repair(now + 2 * UNAWARE), None);
+    }
+
+    #[test]
+    fn a_group_that_has_lost_no_rank_meets_again() {
+        let (mut live, now) = started(2, 1);
+        (0..2).for_each(|rank| live.hear(rank, FromRank::Lost(0), now));
+        assert_eq!(replaced(live.repair(now)), (1, vec![]));
     }
 }

@@ -8,8 +8,7 @@
 //!                 ↓       ↓ → guard      kills the ranks if the launcher is killed
 //!               nodes     ↓ → output     prefixes and writes what the ranks print
 //!                 ↓
-//!              failure_detector          the outcome of the round, decided in one place
-//!              live_recovery             replaces failed ranks, which meet in a new generation
+//!              failure_detector          decides in one place whether the round ends, or failed ranks are replaced
 //! ```
 
 mod child;
@@ -19,7 +18,6 @@ mod failure_detector;
 mod generation;
 mod guard;
 mod job;
-mod live_recovery;
 mod nodes;
 pub mod nproc;
 mod once;
@@ -29,13 +27,12 @@ mod port;
 mod ranks;
 mod rounds;
 
-pub use environment::{Round, WHY};
+pub use environment::{Recover, Round, WHY};
 #[cfg(test)]
 pub(crate) use environments::tests::lookup;
 pub use environments::{Environment, Launcher};
 pub(crate) use generation::{FromRank, Generation, LineSocket};
 pub use job::{Job, Variable, run_id};
-pub use live_recovery::Recover;
 pub use nodes::Rules;
 pub(crate) use nproc::check as check_limit;
 pub use nproc::cores;

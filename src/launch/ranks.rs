@@ -2,11 +2,10 @@
 
 use super::{
     child::Process,
-    environment::Round,
+    environment::{Recover, Round},
     generation::{FromRank, LineSocket},
     guard::Guard,
     job::Job,
-    live_recovery::Recover,
     outcome::{ExitReason, Failure, Outcome},
     output::Listener,
 };
