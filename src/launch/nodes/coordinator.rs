@@ -1,130 +1,159 @@
-//! Coordinator in node 0's launcher: listens for the launchers of all machines and decides how rounds begin
-//! and end.
+//! The coordinator in node 0's launcher: the machines of a job, and how their rounds begin and end.
 
 use super::{
-    super::{environment::Round, generation::Generation, job::Job, outcome::Decision, port::ReservedPort},
-    FromCoordinator, ToCoordinator,
-    table::{Id, Table},
-};
-use crate::process::lock;
-use anyhow::{Context, Result, bail};
-use collective::{
-    Secret,
-    channel::{Channel, Received, Sender},
-    listener::{Unproven, listen},
-};
-use std::{
-    collections::BTreeMap,
-    net::{TcpListener, TcpStream},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+    super::{
+        environment::Round,
+        failure_detector::FailureDetector,
+        generation::Generation,
+        job::Job,
+        outcome::{Decision, News, Outcome},
+        port::ReservedPort,
     },
-    thread,
-    time::{Duration, Instant},
+    FromCoordinator, Join, Rules, ToCoordinator,
 };
+use anyhow::{Result, bail};
+use collective::channel::Sender;
+use std::{collections::BTreeMap, time::Instant};
 
-const TICK: Duration = Duration::from_millis(20);
-/// Time that the coordinator stays for launchers that have not received the last outcome.
-const GOODBYE: Duration = Duration::from_secs(3);
+/// Number of a connection, in order of arrival.
+pub type Id = u64;
 
-/// The coordinator's thread. Dropping it stops the thread, once the agents have disconnected.
+/// The machines of a job and their connections.
 #[derive(Debug)]
-pub struct CoordinatorServer {
-    closing: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl CoordinatorServer {
-    /// Starts to serve at `listener`. The settings of `job`, which is node 0's, hold for all machines.
-    ///
-    /// # Errors
-    /// If the listener cannot be used or a thread cannot be started.
-    pub fn start(listener: TcpListener, job: &Job) -> Result<Self> {
-        let secret = job.secret.clone();
-        let failed = "cannot listen for other nodes";
-        let closing = Arc::new(AtomicBool::new(false));
-        let coordinator = Arc::new(Mutex::new(Coordinator {
-            table: Table::new(job.rules, Instant::now()),
-            senders: BTreeMap::new(),
-            round: job.round.clone(),
-            port: None,
-        }));
-        let (open, ids, shared) = (closing.clone(), Arc::<AtomicU64>::default(), coordinator.clone());
-        let serve = move |stream, unproven| {
-            serve(stream, unproven, &secret, ids.fetch_add(1, Ordering::Relaxed), &shared);
-        };
-        listen(listener, "ddp-nodes", move || !open.load(Ordering::SeqCst), serve).context(failed)?;
-        let stop = closing.clone();
-        let decide = move || {
-            let mut until = None;
-            loop {
-                lock(&coordinator).decide();
-                if stop.load(Ordering::SeqCst) {
-                    let until = *until.get_or_insert_with(|| Instant::now() + GOODBYE);
-                    if lock(&coordinator).table.is_empty() || Instant::now() > until {
-                        return;
-                    }
-                }
-                thread::sleep(TICK);
-            }
-        };
-        let thread = thread::Builder::new().name("ddp-nodes".into()).spawn(decide).context(failed)?;
-        Ok(CoordinatorServer { closing, thread: Some(thread) })
-    }
-}
-
-impl Drop for CoordinatorServer {
-    fn drop(&mut self) {
-        self.closing.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Authenticates a new connection and receives its messages.
-fn serve(stream: TcpStream, unproven: Unproven, secret: &Secret, id: Id, coordinator: &Mutex<Coordinator>) {
-    // Unauthenticated peers are dropped silently.
-    let Ok(mut channel) = Channel::answer(stream, secret) else { return };
-    drop(unproven);
-    lock(coordinator).senders.insert(id, channel.sender());
-    loop {
-        match channel.receive(Duration::from_secs(1)) {
-            Ok(Received::Message(message)) => lock(coordinator).hear(id, message),
-            Ok(Received::Nothing) => {}
-            Ok(Received::Closed) | Err(_) => break,
-        }
-    }
-    let mut coordinator = lock(coordinator);
-    coordinator.senders.remove(&id);
-    coordinator.table.gone(id, Instant::now());
-}
-
-/// The state of the coordinator: the machines and their connections.
-struct Coordinator {
-    table: Table,
+pub struct Coordinator {
+    rules: Rules,
     senders: BTreeMap<Id, Sender>,
+    /// The machines that have joined, and whether they wait for the next round.
+    nodes: BTreeMap<Id, (Join, bool)>,
+    /// Members of the current round by node.
+    members: Option<(Vec<Id>, FailureDetector)>,
     /// The current round or the next one, from node 0's view.
     round: Round,
     /// Master port of the current generation.
     port: Option<ReservedPort>,
+    /// Time since which no round has run, and since which there have been enough machines for the next.
+    since: Instant,
+    enough: Option<Instant>,
 }
 
 impl Coordinator {
-    fn hear(&mut self, id: Id, message: ToCoordinator) {
-        match message {
-            ToCoordinator::Join(join) => {
-                if let Err(why) = self.table.join(id, join) {
-                    self.tell(id, &FromCoordinator::Refused(why));
-                }
-            }
-            ToCoordinator::News(news) => self.table.observe(id, news, Instant::now()),
+    /// The settings of `job`, which is node 0's, hold for all machines.
+    pub fn new(job: &Job, now: Instant) -> Self {
+        Self {
+            rules: job.rules,
+            senders: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            members: None,
+            round: job.round.clone(),
+            port: None,
+            since: now,
+            enough: None,
         }
     }
 
+    /// Adds the connection of a launcher.
+    pub fn connect(&mut self, id: Id, sender: Sender) {
+        self.senders.insert(id, sender);
+    }
+
+    /// Records a message of a launcher.
+    pub fn hear(&mut self, id: Id, message: ToCoordinator) {
+        match message {
+            ToCoordinator::Join(join) => {
+                if let Err(why) = self.join(id, join) {
+                    self.tell(id, &FromCoordinator::Refused(why));
+                }
+            }
+            ToCoordinator::News(news) => self.observe(id, news, Instant::now()),
+        }
+    }
+
+    /// Adds a machine to the next round.
+    ///
+    /// # Errors
+    /// The reason why it is refused.
+    fn join(&mut self, id: Id, join: Join) -> Result<(), String> {
+        let node = join.node;
+        let mut others = self.nodes.iter().filter(|(other, _)| **other != id);
+        if let Some((_, (other, _))) = others.find(|(_, (other, _))| other.node == node) {
+            return Err(format!(
+                "node rank {node} is already used by {}; give each machine a different one",
+                other.host
+            ));
+        }
+        if node >= self.rules.max {
+            return Err(format!("node rank {node} is too high: there are at most {} nodes", self.rules.max));
+        }
+        self.nodes.insert(id, (join, true));
+        Ok(())
+    }
+
+    /// The members of the next round in node order, if it can begin.
+    fn begin(&mut self, now: Instant) -> Option<Vec<Id>> {
+        if self.members.is_some() {
+            return None;
+        }
+        let mut ready: Vec<_> = self.nodes.iter_mut().map(|(id, (join, waits))| (*id, join, waits)).collect();
+        ready.sort_unstable_by_key(|(_, join, _)| join.node);
+        // Node 0 is the rendezvous. A machine that has not left its last round yet will join.
+        let has_rendezvous = ready.first().is_some_and(|(_, join, _)| join.node == 0);
+        let complete = has_rendezvous && ready.iter().all(|(.., waits)| **waits);
+        if !complete || ready.len() < self.rules.min {
+            self.enough = None;
+            return None;
+        }
+        let enough = *self.enough.get_or_insert(now);
+        if ready.len() < self.rules.max && now < enough + self.rules.last_call {
+            return None;
+        }
+        self.enough = None;
+        ready.iter_mut().for_each(|(.., waits)| **waits = false);
+        let members: Vec<Id> = ready.iter().map(|(id, ..)| *id).collect();
+        self.round.sizes = ready.into_iter().map(|(_, join, _)| join.ranks).collect();
+        self.members = Some((members.clone(), self.round.detector()));
+        Some(members)
+    }
+
+    /// The reason why no round will begin, if the time-out has expired.
+    fn too_late(&self, now: Instant) -> Option<String> {
+        if self.members.is_some() || now < self.since + self.rules.join_timeout {
+            return None;
+        }
+        let here: Vec<String> =
+            self.nodes.values().map(|(n, _)| format!("{} ({})", n.node, n.host)).collect();
+        Some(format!(
+            "after {:.0} s, {} of at least {} nodes have connected: {}; start `burn-ddp launch` on the other nodes with the same --master-addr and --master-port and with different node ranks",
+            self.rules.join_timeout.as_secs_f64(),
+            here.len(),
+            self.rules.min,
+            here.join(", "),
+        ))
+    }
+
+    /// Records news of a machine.
+    fn observe(&mut self, id: Id, news: News, now: Instant) {
+        if let Some((_, detector)) = self.members.as_mut().filter(|(members, _)| members.contains(&id)) {
+            detector.observe(news, now);
+        }
+    }
+
+    /// Removes a machine whose launcher is gone, which ends a round that it is part of.
+    pub fn gone(&mut self, id: Id, now: Instant) {
+        self.senders.remove(&id);
+        let Some((join, _)) = self.nodes.remove(&id) else { return };
+        let number = self.members.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
+        let reason = format!("({}) is lost: its launcher ended, or cannot be reached", join.host);
+        let lost = Outcome::Lost { node: number.unwrap_or(join.node), reason };
+        self.observe(id, News::Outcome(lost), now);
+    }
+
+    /// Whether no machine is connected.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Advances the round, or refuses all machines if that is not possible.
-    fn decide(&mut self) {
+    pub fn decide(&mut self) {
         if let Err(why) = self.advance(Instant::now()) {
             let refused = FromCoordinator::Refused(format!("{why:#}"));
             self.senders.keys().for_each(|id| self.tell(*id, &refused));
@@ -136,23 +165,28 @@ impl Coordinator {
     /// # Errors
     /// If the time-out has expired, or there is no free port.
     fn advance(&mut self, now: Instant) -> Result<()> {
-        if let Some((members, mut decision)) = self.table.decide(now) {
+        let members = self.members.as_mut();
+        let decided = members.and_then(|(members, detector)| Some((members.clone(), detector.decide(now)?)));
+        if let Some((members, mut decision)) = decided {
             decision.reserve_port(&mut self.port)?;
             match &decision {
-                Decision::End(ending) => self.round.restart(ending),
+                Decision::End(ending) => {
+                    self.round.restart(ending);
+                    (self.since, self.members) = (now, None);
+                }
                 Decision::Replace { generation, .. } => self.round.generation = *generation,
                 Decision::Kill { .. } => {}
             }
             let decided = FromCoordinator::Decided(decision);
             members.into_iter().for_each(|id| self.tell(id, &decided));
         }
-        if let Some(members) = self.table.begin(now, &mut self.round) {
+        if let Some(members) = self.begin(now) {
             let master_port = self.port.insert(ReservedPort::new()?).number;
             self.round.generation = Generation { number: 0, master_port };
             for (node, id) in members.into_iter().enumerate() {
                 self.tell(id, &FromCoordinator::Begin(Round { node, ..self.round.clone() }));
             }
-        } else if let Some(why) = self.table.too_late(now) {
+        } else if let Some(why) = self.too_late(now) {
             bail!("{why}");
         }
         Ok(())
@@ -167,41 +201,46 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Join, Rules},
-        *,
-    };
-    use collective::listener::MAX_UNPROVEN;
+    use super::*;
+    use std::time::Duration;
 
-    fn threads() -> usize {
-        std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+    /// A job of two machines.
+    fn coordinator() -> (Coordinator, Instant) {
+        let (now, wait) = (Instant::now(), Duration::from_secs(9));
+        let rules = Rules { min: 2, max: 2, join_timeout: wait, last_call: wait };
+        (Coordinator::new(&Job { rules, ..Job::new("true", Vec::new(), 1) }, now), now)
+    }
+
+    fn join(coordinator: &mut Coordinator, id: Id, node: usize) -> Result<(), String> {
+        coordinator.join(id, Join { node, ranks: 1, host: format!("host{node}") })
     }
 
     #[test]
-    fn idle_connections_are_limited_and_do_not_keep_a_node_out() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("its address");
-        let (wait, secret) = (Duration::from_secs(30), Secret::random());
-        let rules = Rules { min: 1, max: 1, join_timeout: wait, last_call: wait };
-        let job = Job { rules, secret: secret.clone(), ..Job::new("true", Vec::new(), 1) };
-        let before = threads();
-        let server = CoordinatorServer::start(listener, &job).expect("it starts");
-        let mut most = 0;
-        let idle: Vec<_> = (0..1500)
-            .map(|_| {
-                most = most.max(threads());
-                TcpStream::connect(address).expect("a place in the backlog")
-            })
-            .collect();
-        thread::sleep(Duration::from_millis(200));
-        most = most.max(threads()) - before;
-        // Other tests run at the same time.
-        assert!(most < MAX_UNPROVEN + 100, "{most} threads for {} connections", idle.len());
-        let deadline = Instant::now() + wait;
-        let mut node = Channel::dial(&address.to_string(), &secret, deadline).expect("it is authenticated");
-        node.send(&ToCoordinator::Join(Join { node: 0, ranks: 1, host: "here".into() })).expect("it is sent");
-        let begun = node.receive(wait).expect("an answer");
-        assert!(matches!(begun, Received::Message(FromCoordinator::Begin(_))), "{begun:?}");
-        drop((node, server));
+    fn strange_node_ranks_are_refused() {
+        let (mut coordinator, _) = coordinator();
+        join(&mut coordinator, 0, 1).expect("first");
+        assert!(join(&mut coordinator, 1, 1).expect_err("twice").contains("host1"));
+        assert!(join(&mut coordinator, 2, 2).expect_err("too high").contains("at most 2"));
+    }
+
+    #[test]
+    fn one_failure_ends_the_round_once_and_all_must_join_again() -> Result<()> {
+        let (mut coordinator, now) = coordinator();
+        (0..2).for_each(|id| join(&mut coordinator, id, id as usize).expect("joins"));
+        let runs = |coordinator: &mut Coordinator| {
+            coordinator.advance(now).map(|()| (coordinator.members.is_some(), coordinator.round.restarts))
+        };
+        assert_eq!(runs(&mut coordinator)?, (true, 0));
+        let lost = || News::Outcome(Outcome::Lost { node: 1, reason: "x".into() });
+        coordinator.observe(2, lost(), now);
+        assert_eq!(runs(&mut coordinator)?, (true, 0), "2 is not a member");
+        coordinator.observe(1, lost(), now);
+        assert_eq!(runs(&mut coordinator)?, (false, 1));
+        coordinator.observe(0, lost(), now);
+        join(&mut coordinator, 0, 0).expect("again");
+        assert_eq!(runs(&mut coordinator)?, (false, 1), "late, and node 1 has not left the old round");
+        join(&mut coordinator, 1, 1).expect("again");
+        assert_eq!(runs(&mut coordinator)?, (true, 1));
+        Ok(())
     }
 }

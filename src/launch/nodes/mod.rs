@@ -6,17 +6,28 @@
 
 mod agent;
 mod coordinator;
-mod table;
+mod server;
 
 pub use agent::Agent;
-pub use coordinator::CoordinatorServer;
-pub use table::Rules;
+pub use server::CoordinatorServer;
 
 use super::{
     environment::Round,
     outcome::{Decision, News},
 };
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Number of machines of a job, and time limits for them to join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub min: usize,
+    pub max: usize,
+    /// Time limit for `min` machines to join.
+    pub join_timeout: Duration,
+    /// Time to wait for more machines, once there are `min`.
+    pub last_call: Duration,
+}
 
 /// Message from a launcher to the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
