@@ -31,9 +31,10 @@ enum Word {
     Ping,
     /// Seconds since 1970 by the responder's clock.
     Pong(f64),
-    /// Bandwidth test. The responder answers `Pong`, receives [`BYTES`] raw bytes, answers `Pong`, and sends as many raw
-    /// bytes after a `Ping`.
-    Bulk,
+    /// The responder answers `Pong`, receives [`BYTES`] raw bytes, and answers `Pong`.
+    Receive,
+    /// The responder sends [`BYTES`] raw bytes.
+    Send,
 }
 
 struct Measured {
@@ -147,14 +148,14 @@ fn measure(address: &str, secret: &Secret, patience: Duration) -> Result<Measure
     let latency = rounds[PINGS / 2].0;
     // The fastest round trip gives the most precise clock difference.
     let skew = rounds[0].1;
-    channel.send(&Word::Bulk)?;
+    channel.send(&Word::Receive)?;
     // The peer's message buffer is empty after this answer, so raw bytes can follow.
     pong(&mut channel)?;
     let begun = Instant::now();
     pour(channel.stream())?;
     pong(&mut channel)?;
     let there = BYTES as f64 / begun.elapsed().as_secs_f64();
-    channel.send(&Word::Ping)?;
+    channel.send(&Word::Send)?;
     let begun = Instant::now();
     drain(channel.stream())?;
     let back = BYTES as f64 / begun.elapsed().as_secs_f64();
@@ -176,16 +177,13 @@ fn serve(stream: TcpStream, secret: &Secret) -> Result<()> {
     loop {
         match channel.receive(WAIT)? {
             Received::Message(Word::Ping) => channel.send(&Word::Pong(now()))?,
-            Received::Message(Word::Bulk) => {
+            Received::Message(Word::Receive) => {
                 channel.send(&Word::Pong(now()))?;
                 drain(channel.stream())?;
                 channel.send(&Word::Pong(now()))?;
-                match channel.receive(WAIT)? {
-                    Received::Message(Word::Ping) => pour(channel.stream())?,
-                    other => anyhow::bail!("{} sent the unexpected message {other:?}", channel.peer()),
-                }
             }
-            Received::Message(other) => {
+            Received::Message(Word::Send) => pour(channel.stream())?,
+            Received::Message(other @ Word::Pong(_)) => {
                 anyhow::bail!("{} sent the unexpected message {other:?}", channel.peer())
             }
             Received::Nothing => anyhow::bail!("{} sent nothing in time", channel.peer()),
