@@ -3,6 +3,7 @@
 use crate::{
     batch_context::BatchContext,
     data::sampler::mix,
+    gradient::Step,
     precision::{Precision, backward},
 };
 use burn::{
@@ -11,6 +12,7 @@ use burn::{
     tensor::{DType, FloatDType, Tensor},
 };
 use kernels::random::RandomStream;
+use std::time::Instant;
 
 /// The context in which a batch is computed.
 pub struct BatchScope<'a> {
@@ -19,6 +21,8 @@ pub struct BatchScope<'a> {
     pub precision: Precision,
     /// Random numbers of the step, if steps are seeded.
     pub(crate) random: Option<&'a mut RandomStream>,
+    /// The step that the batch completes.
+    pub(crate) step: Option<&'a Step<'a>>,
 }
 
 impl BatchScope<'_> {
@@ -36,6 +40,11 @@ impl BatchScope<'_> {
         };
         self.context.scaled |= context.scaled;
         result
+    }
+
+    /// When the first gradient of the batch arrived; `None` for accumulated batches, and without overlap.
+    pub(crate) fn first_gradient(&self) -> Option<Instant> {
+        self.step?.first_arrival()
     }
 
     /// A seed for a replica in another thread, if steps are seeded.

@@ -159,7 +159,6 @@ impl Engine {
         self.accumulated.averaged += averaged;
         let (precision, loss_scale) = (self.options.reducer.precision, self.reducer.loss_scale());
         let context = BatchContext::new(samples, averaged, loss_scale);
-        let mut scope = BatchScope { context, precision, random: self.random.as_mut() };
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
         let is_complete = last || self.accumulated.batches >= self.options.grad_accum_steps;
         let step = is_complete.then(|| self.reducer.step(samples, self.accumulated.averaged));
@@ -167,7 +166,9 @@ impl Engine {
             Some(step) => step.watch_in(precision, module),
             None => in_precision(module, precision),
         });
+        let mut scope = BatchScope { context, precision, random: self.random.as_mut(), step: step.as_ref() };
         let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
+        let context = scope.context;
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
         let own = match self.accumulated.own.take() {
             Some(sum) => sum + of_batch.clone(),
@@ -178,7 +179,7 @@ impl Engine {
             self.reducer.accumulate(output.grads, module, samples);
             return Ok(ComputedBatch { own: of_batch, step: None });
         };
-        step.context = scope.context;
+        step.context = context;
         let Accumulated { batches, samples: all, averaged, .. } = std::mem::take(&mut self.accumulated);
         let FinishedStep { grads, totals, flags } =
             step.finish_with(output.grads, module, Some(own.clone()), output.flags, false)?;

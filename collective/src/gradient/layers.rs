@@ -22,12 +22,12 @@ pub(super) fn check_layers<M: Module>(module: &M, precision: Precision) -> Resul
     let in_embedding = |param: &FloatParam| param.trainable && param.container == "Struct:Embedding";
     let embeddings = float_params(module).into_iter().filter(in_embedding).map(|param| param.path).collect();
     for (found, layer, why) in [
-        (norms, "BatchNorm", "does not support it"),
-        (embeddings, "Embedding", "adds gradients in 16 bits, which stop growing"),
+        (norms, "BatchNorm", "BatchNorm does not support it"),
+        (embeddings, "Embedding", "Embedding adds gradients in 16 bits, which stop growing"),
     ] {
         if !found.is_empty() {
             return Err(Error::Invalid(format!(
-                "precision {precision}: `{}`: burn::nn::{layer} {why}; give the model's field the type burn_ddp::nn::{layer}, which loads the same records",
+                "precision {precision}: `{}`: burn::nn::{why}; give the model's field the type burn_ddp::nn::{layer}, which loads the same records",
                 found.join("`, `")
             )));
         }

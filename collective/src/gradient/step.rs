@@ -20,7 +20,7 @@ use crate::{
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// The result of a step.
 pub(crate) struct FinishedStep {
@@ -80,6 +80,11 @@ impl Step<'_> {
     /// equal weight and the loss is not scaled.
     pub fn scope<R>(&mut self, act: impl FnOnce() -> R) -> R {
         self.context.scope(act)
+    }
+
+    /// When the first gradient arrived; `None` before, and without overlap.
+    pub(crate) fn first_arrival(&self) -> Option<Instant> {
+        self.reduction.as_ref()?.with(|buckets| buckets.first_arrival)?
     }
 
     /// Waits for all buckets and returns the gradients averaged over the global batch.

@@ -31,7 +31,7 @@ use crate::{
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use kernels::host_tensor;
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 /// Sums over all ranks.
 pub(super) struct ReducedGradients {
@@ -52,6 +52,8 @@ pub(super) struct StepBuckets {
     missing: Vec<usize>,
     /// Number of uses of parameters in forward.
     uses: usize,
+    /// When the first gradient arrived.
+    pub first_arrival: Option<Instant>,
     /// Whether this rank has samples in this step.
     has_samples: bool,
     /// Device of the gradients.
@@ -99,6 +101,7 @@ impl StepBuckets {
             slots: accumulated.flat(&plan).into_iter().map(slot).collect(),
             missing: plan.members.iter().map(Vec::len).collect(),
             uses: 0,
+            first_arrival: None,
             has_samples: weights.own > 0.0 || accumulated.has_samples(),
             spoiled: None,
             failure: None,
@@ -123,6 +126,7 @@ impl StepBuckets {
     /// Registers the gradient of one use of a parameter. `gradient` returns the sum of all that have arrived, which is
     /// stored when it is complete. Starts the reductions that are ready.
     pub fn arrive(&mut self, slot: usize, gradient: impl FnOnce() -> Tensor<1>) {
+        self.first_arrival.get_or_insert_with(Instant::now);
         let state = &mut self.slots[slot];
         state.pending = state.pending.saturating_sub(1);
         if state.is_written {

@@ -121,7 +121,7 @@ impl<M: StepModel> Run<'_, M> {
             let computed = self.engine.batch(&model, batch, |copies, scope, item| {
                 let began = Instant::now();
                 let output = compute(copies, item, scope)?;
-                busy.compute += began.elapsed();
+                busy.add_batch(began, scope.first_gradient());
                 let item = &output.item;
                 settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
                 let stop = interrupter.should_stop() || settings.stop_signal() > 0;

@@ -1,6 +1,6 @@
 //! Detection of ranks that are slower than the others, from the times that every step reports.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Number of steps of which the median is taken.
 const WINDOW: usize = 10;
@@ -15,16 +15,31 @@ const MIN_EXCESS: f64 = 0.002;
 pub(super) struct BusyTime {
     /// Waiting for batches.
     pub data: Duration,
-    /// Forward and backward.
-    pub compute: Duration,
+    /// Forward, and backward if it is not measured.
+    pub forward: Duration,
+    /// Backward, from the arrival of the first gradient.
+    pub backward: Duration,
 }
 
+/// Number of times in [`BusyTime`].
+const PHASES: usize = 3;
+
 impl BusyTime {
+    /// Adds the forward and backward pass of a batch, which began at `began` and has ended now. The first gradient of the
+    /// step's last batch divides the times of all its batches.
+    pub fn add_batch(&mut self, began: Instant, first_gradient: Option<Instant>) {
+        let taken = began.elapsed().max(Duration::from_nanos(1));
+        let all = self.forward + taken;
+        let share = first_gradient.map_or(1.0, |at| at.duration_since(began).div_duration_f64(taken));
+        self.forward = all.mul_f64(share.min(1.0));
+        self.backward = all - self.forward;
+    }
+
     /// Values that are summed over `ranks` ranks, after which [`Stragglers::update`] has the times of each.
     pub fn values(self, rank: usize, ranks: usize) -> Vec<f32> {
-        let mut values = vec![0.0; 2 * ranks];
-        values[2 * rank..2 * rank + 2]
-            .copy_from_slice(&[self.data, self.compute].map(|time| time.as_secs_f32()));
+        let mut values = vec![0.0; PHASES * ranks];
+        let own = [self.data, self.forward, self.backward].map(|time| time.as_secs_f32());
+        values[PHASES * rank..][..PHASES].copy_from_slice(&own);
         values
     }
 }
@@ -46,15 +61,13 @@ impl Stragglers {
         if self.window.len() < WINDOW {
             return None;
         }
-        let of_ranks = |time: fn(&[f32]) -> f32| -> Vec<f64> {
-            let of_rank = |rank| median(self.window.iter().map(|step| time(&step[2 * rank..][..2]).into()));
-            (0..values.len() / 2).map(of_rank).collect()
+        let of_ranks = |time: &dyn Fn(&[f32]) -> f32| -> Vec<f64> {
+            let of_rank =
+                |rank| median(self.window.iter().map(|step| time(&step[PHASES * rank..][..PHASES]).into()));
+            (0..values.len() / PHASES).map(of_rank).collect()
         };
-        let found = slowest(
-            &of_ranks(|time| time[0]),
-            &of_ranks(|time| time[1]),
-            &of_ranks(|time| time[0] + time[1]),
-        );
+        let phases = std::array::from_fn(|phase| of_ranks(&|times| times[phase]));
+        let found = slowest(&phases, &of_ranks(&|times| times.iter().sum()));
         self.window.clear();
         let windows =
             |rank| self.slow.filter(|(before, _)| *before == rank).map_or(1, |(_, windows)| windows + 1);
@@ -79,7 +92,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The rank whose total time is farthest above the median of the others, if that is much: rank, phase, and the seconds of
 /// the rank and the median in that phase.
-fn slowest(data: &[f64], compute: &[f64], total: &[f64]) -> Option<(usize, &'static str, f64, f64)> {
+fn slowest(phases: &[Vec<f64>; PHASES], total: &[f64]) -> Option<(usize, &'static str, f64, f64)> {
     let (rank, time) = total.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
     let others = |times: &[f64]| {
         median(times.iter().enumerate().filter(|(other, _)| *other != rank).map(|(_, time)| *time))
@@ -87,12 +100,10 @@ fn slowest(data: &[f64], compute: &[f64], total: &[f64]) -> Option<(usize, &'sta
     if total.len() < 2 || *time < (others(total) * RATIO).max(others(total) + MIN_EXCESS) {
         return None;
     }
-    let (other_data, other_compute) = (others(data), others(compute));
-    Some(if data[rank] - other_data > compute[rank] - other_compute {
-        (rank, "waiting for data", data[rank], other_data)
-    } else {
-        (rank, "forward and backward", compute[rank], other_compute)
-    })
+    let is_divided = phases[2].iter().any(|time| *time > 0.0);
+    let names = ["waiting for data", if is_divided { "forward" } else { "forward and backward" }, "backward"];
+    let found = names.into_iter().zip(phases).map(|(name, times)| (rank, name, times[rank], others(times)));
+    found.max_by(|(.., own, others), (.., own_2, others_2)| (own - others).total_cmp(&(own_2 - others_2)))
 }
 
 #[cfg(test)]
@@ -104,8 +115,8 @@ mod tests {
         let step = |step| {
             let mut sums = vec![0.0; 2 * times.len()];
             for (rank, (data, compute)) in times.iter().enumerate() {
-                let busy =
-                    BusyTime { data: Duration::from_millis(*data), compute: Duration::from_millis(*compute) };
+                let [data, forward] = [*data, *compute].map(Duration::from_millis);
+                let busy = BusyTime { data, forward, backward: Duration::ZERO };
                 sums.iter_mut().zip(busy.values(rank, times.len())).for_each(|(sum, value)| *sum += value);
             }
             stragglers.update(step, &sums)
@@ -127,6 +138,19 @@ mod tests {
         // It recovers, and is named again when it is slow again.
         assert!(warnings(&mut found, 81, 10, &[(1, 10), (1, 10)]).is_empty());
         assert_eq!(warnings(&mut found, 91, 20, &[(9, 10), (1, 10)]).len(), 1);
+    }
+
+    #[test]
+    fn the_first_gradient_divides_the_times_of_all_batches() {
+        let mut busy = BusyTime::default();
+        let began = Instant::now() - Duration::from_secs(4);
+        busy.add_batch(began, None);
+        assert!(busy.forward.as_secs() == 4 && busy.backward.is_zero(), "{busy:?}");
+        busy.add_batch(began, Some(began + Duration::from_secs(1)));
+        assert!(busy.forward.as_secs() == 2 && busy.backward.as_secs() >= 5, "{busy:?}");
+        let slow = [[0.001, 0.002, 0.003], [0.001, 0.003, 0.009]];
+        let phases = std::array::from_fn(|phase| slow.map(|rank: [f64; PHASES]| rank[phase]).to_vec());
+        assert_eq!(slowest(&phases, &[0.006, 0.013]), Some((1, "backward", 0.009, 0.003)));
     }
 
     #[test]
