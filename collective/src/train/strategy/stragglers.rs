@@ -113,7 +113,7 @@ mod tests {
     /// Warnings of steps in which each rank has these milliseconds of data and compute.
     fn warnings(stragglers: &mut Stragglers, from: usize, steps: usize, times: &[(u64, u64)]) -> Vec<String> {
         let step = |step| {
-            let mut sums = vec![0.0; 2 * times.len()];
+            let mut sums = vec![0.0; PHASES * times.len()];
             for (rank, (data, compute)) in times.iter().enumerate() {
                 let [data, forward] = [*data, *compute].map(Duration::from_millis);
                 let busy = BusyTime { data, forward, backward: Duration::ZERO };
@@ -145,9 +145,9 @@ mod tests {
         let mut busy = BusyTime::default();
         let began = Instant::now() - Duration::from_secs(4);
         busy.add_batch(began, None);
-        assert!(busy.forward.as_secs() == 4 && busy.backward.is_zero(), "{busy:?}");
+        assert!(busy.forward >= Duration::from_secs(4) && busy.backward.is_zero(), "{busy:?}");
         busy.add_batch(began, Some(began + Duration::from_secs(1)));
-        assert!(busy.forward.as_secs() == 2 && busy.backward.as_secs() >= 5, "{busy:?}");
+        assert_eq!([busy.forward, busy.backward].map(|time| time.as_secs_f64().round()), [2.0, 6.0]);
         let slow = [[0.001, 0.002, 0.003], [0.001, 0.003, 0.009]];
         let phases = std::array::from_fn(|phase| slow.map(|rank: [f64; PHASES]| rank[phase]).to_vec());
         assert_eq!(slowest(&phases, &[0.006, 0.013]), Some((1, "backward", 0.009, 0.003)));
