@@ -162,8 +162,8 @@ impl ManyTensors {
         parts.reduce(|sums, more| Tensor::cat(vec![sums, more], 1)).expect("at least one tensor")
     }
 
-    /// The tensors in one, with zeros between them: see [`concatenated_length`] and [`split`]. The first `scaled` ones are
-    /// multiplied by `factor`.
+    /// The tensors in one, with zeros between them, which [`split`] leaves out. The first `scaled` ones are multiplied by
+    /// `factor`.
     ///
     /// Each launch writes a part of its own, because CubeCL takes memory as written after a launch that succeeds, even if
     /// an earlier one failed to write another part of it.
@@ -229,13 +229,9 @@ impl ManyTensors {
     }
 }
 
-/// Length of the concatenation of tensors of these lengths. Without padding if one is empty, which [`ManyTensors`] does
-/// not take.
-pub fn concatenated_length(lengths: &[usize]) -> usize {
-    match lengths.contains(&0) {
-        true => lengths.iter().sum(),
-        false => lengths.iter().map(|length| padded(*length)).sum(),
-    }
+/// Length of the concatenation of tensors of these lengths.
+fn concatenated_length(lengths: &[usize]) -> usize {
+    lengths.iter().map(|length| padded(*length)).sum()
 }
 
 fn padded(length: usize) -> usize {

@@ -16,7 +16,7 @@ pub(crate) use attention::causal_attention;
 pub(crate) use convolution::conv2d;
 pub(crate) use cross_entropy::cross_entropy;
 pub(crate) use layer_norm::layer_norm;
-pub use many::{ManyTensors, concatenated_length, split};
+pub use many::{ManyTensors, split};
 pub use queue::{after_queued, prepare};
 pub(crate) use relu::relu;
 pub use tensors::{FusionClient, register, strided_operation};
