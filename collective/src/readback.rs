@@ -59,3 +59,19 @@ fn numbers(data: TensorData) -> Result<Vec<f64>> {
     let what = "reading a step's totals from the device".into();
     data.convert::<f64>().try_into_vec().map_err(|error| Error::Io { what, reason: format!("{error:?}") })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn host_tensors_are_available_at_once() {
+        let device = Device::flex();
+        let (one, other) =
+            (Tensor::<1>::from_data([1.5f32, 2.0], &device), Tensor::from_data([0.1f32], &device));
+        let mut read = Readback::start(vec![one, other]).expect("the host");
+        assert!(read.is_here());
+        assert_eq!(read.wait().expect("the host"), [vec![1.5, 2.0], vec![f64::from(0.1f32)]]);
+    }
+}

@@ -113,6 +113,7 @@ impl FailureDetector {
             (None, None) => all.then_some(Outcome::Done),
         }
     }
+
     /// Records a message of a rank.
     fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
         match message {
@@ -130,8 +131,8 @@ impl FailureDetector {
         // The rank has found that its state cannot be kept.
         let gives_up = failure.how == ExitReason::Exited(OTHER_RANK_FAILED.into());
         let stopped = failure.how.stop_signal().is_some();
-        let others = (0..self.world_size).filter(|rank| *rank != failure.rank);
-        let all_ready = others.into_iter().all(|rank| self.ready.contains(&rank));
+        let mut others = (0..self.world_size).filter(|rank| *rank != failure.rank);
+        let all_ready = others.all(|rank| self.ready.contains(&rank));
         self.generation < self.last_generation
             && self.world_size > 1
             && all_ready

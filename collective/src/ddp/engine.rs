@@ -168,7 +168,7 @@ impl Engine {
         });
         let mut scope = BatchScope { context, precision, random: self.random.as_mut(), step: step.as_ref() };
         let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
-        let context = scope.context;
+        let scaled = scope.context.scaled;
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
         let own = match self.accumulated.own.take() {
             Some(sum) => sum + of_batch.clone(),
@@ -179,7 +179,7 @@ impl Engine {
             self.reducer.accumulate(output.grads, module, samples);
             return Ok(ComputedBatch { own: of_batch, step: None });
         };
-        step.context = context;
+        step.context.scaled = scaled;
         let Accumulated { batches, samples: all, averaged, .. } = std::mem::take(&mut self.accumulated);
         let FinishedStep { grads, totals, flags } =
             step.finish_with(output.grads, module, Some(own.clone()), output.flags, false)?;

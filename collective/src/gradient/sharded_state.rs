@@ -114,3 +114,32 @@ fn merge(parts: Vec<Vec<u8>>, rename: impl Fn(u64) -> Option<u64>) -> Result<Vec
     let writer = paths.iter().fold(writer, |writer, (key, value)| writer.with_metadata(key, value));
     Ok(writer.into_bytes().map_err(unreadable)?.to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::{
+        nn::LinearConfig,
+        optim::{AdamConfig, GradientsParams},
+        tensor::{Device, Tensor},
+    };
+
+    #[test]
+    fn parts_of_a_record_are_the_whole() {
+        let device = Device::flex().autodiff();
+        let layer = LinearConfig::new(3, 2).init(&device);
+        let loss = layer.forward(Tensor::<2>::ones([1, 3], &device)).sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &layer);
+        let mut optimizer = AdamConfig::new().init();
+        let layer = optimizer.step(0.1, layer, grads);
+        let whole = optimizer.to_record().into_bytes().expect("a record").to_vec();
+        let weight = layer.weight.id.val();
+        let part = |of_weight| {
+            merge(vec![whole.clone()], |id| ((id == weight) == of_weight).then_some(id)).expect("a part")
+        };
+        let [weights, others] = [true, false].map(part);
+        let count = |bytes: &[u8]| read(bytes.to_vec()).expect("a record").len();
+        assert_eq!([count(&weights), count(&others)], [2, 2]);
+        assert_eq!(count(&merge(vec![weights, others], Some).expect("a record")), count(&whole));
+    }
+}

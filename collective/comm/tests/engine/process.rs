@@ -15,7 +15,8 @@ use std::{
 
 /// Environment variable that makes a process a rank: transport, time-out in ms, rounds.
 ///
-/// Transport `chain` is TCP with that algorithm, and `nccl` uses the stand-in.
+/// Transport `chain` is TCP with that algorithm, and `nccl` uses the stand-in. With a fourth word, `uneven`, the last rank
+/// makes half as many rounds.
 const ROLE: &str = "COLLECTIVE_TEST_ROLE";
 /// Maximum lifetime of a rank. A rank that hangs is ended after it, and its test fails.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -25,18 +26,22 @@ const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
 #[test]
 fn rank() {
     let Ok(role) = env::var(ROLE) else { return };
-    let [transport, timeout, rounds] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
+    let mut words = role.split(' ');
+    let mut word = || words.next().unwrap_or_else(|| panic!("{role}"));
+    let (transport, timeout, rounds) = (word(), word(), word());
+    let uneven = words.next() == Some("uneven");
     thread::spawn(|| {
         thread::sleep(LONGEST);
         eprintln!("a rank hangs");
         std::process::abort();
     });
     let timeout = Duration::from_millis(timeout.parse().unwrap());
-    let result = work(transport, timeout, rounds.parse().unwrap());
+    let (work, rounds) = (if uneven { uneven_steps } else { work }, rounds.parse().unwrap());
+    let result = work(transport, timeout, rounds);
     println!("ENDED {}", serde_json::to_string(&result.err()).unwrap());
 }
 
-fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+fn join(transport: &str, timeout: Duration) -> Result<ProcessGroup> {
     let options = Options::default().timeout(timeout).rendezvous_timeout(Duration::from_secs(60));
     let options = match transport {
         "chain" => options.transport(Transport::Tcp).tcp_algorithm(Algorithm::Chain),
@@ -44,6 +49,11 @@ fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
     };
     let group = ProcessGroup::init(InitMethod::Env, options)?;
     println!("JOINED {}", group.transport());
+    Ok(group)
+}
+
+fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+    let group = join(transport, timeout)?;
     if transport == "nccl" {
         return crate::nccl::killed::work(&group, rounds);
     }
@@ -57,6 +67,19 @@ fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
         assert!(buffer.iter().enumerate().all(|(i, v)| *v == (i % 1000 * size + ranks) as f32));
     }
     group.destroy();
+    Ok(())
+}
+
+/// Training steps with their own group, then the calls at the end of an epoch; half as many steps on the last rank.
+fn uneven_steps(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+    let group = join(transport, timeout)?;
+    let gradients = group.duplicate("gradients")?;
+    let last = group.rank() + 1 == group.world_size();
+    for _ in 0..if last { rounds / 2 } else { rounds } {
+        gradients.all_reduce_async(vec![1f32; 1000], ReduceOp::Mean)?.wait()?;
+    }
+    println!("STEPPED");
+    group.all_gather(&[group.rank() as i64])?;
     Ok(())
 }
 

@@ -133,6 +133,24 @@ fn a_stopped_rank_is_named_at_the_deadline() {
 }
 
 #[test]
+fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
+    for transport in ["tcp", "chain", "shm", "machines"] {
+        let World { mut ranks, _port } = launch(3, &format!("{transport} 120000 20 uneven"), &[]);
+        ranks[2].expect("STEPPED").unwrap();
+        let begun = Instant::now();
+        for rank in &mut ranks {
+            let error = rank.ended().expect("an error");
+            let text = error.to_string();
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{transport}: {error:?}");
+            for word in ["all_reduce #11", "rank 2", "all_gather #", "group of gradients", "ShardedLoader"] {
+                assert!(text.contains(word), "{transport}: should name `{word}`: {text}");
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{transport}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
 fn under_torchrun_the_port_after_its_own_is_used() {
     // Two consecutive ports, of which the first is taken, as by torchrun's agent.
     let (agent, port) = loop {
