@@ -1,13 +1,13 @@
 //! How the server finds the first cause: it asks the ranks for their positions, and delays second-hand reports.
 
-use super::state::ServerState;
+use super::state::{Inquiries, Inquiry, ServerState, key};
 use crate::{
     Error,
     communicator::Call,
     rendezvous::{
         PEER_LOSS_GRACE,
         diagnosis::{contradiction, timeout},
-        wire::{Event, Place, Stall},
+        wire::{Event, Stall},
     },
 };
 use std::{
@@ -20,56 +20,6 @@ use std::{
 const INQUIRY: Duration = Duration::from_secs(1);
 /// Minimum time between two inquiries about one call.
 const INQUIRY_PAUSE: Duration = Duration::from_millis(400);
-
-/// What identifies a call: group, number, and sender and receiver of a message.
-type CallKey = (u64, u64, Option<(usize, usize)>);
-
-fn key(stall: &Stall) -> CallKey {
-    (stall.group, stall.call.seq, stall.message)
-}
-
-/// A question to several ranks about a call that a rank waits in, and their answers.
-struct Inquiry {
-    id: u64,
-    asker: usize,
-    stall: Stall,
-    places: HashMap<usize, Place>,
-    /// The ranks that have not answered.
-    unanswered: BTreeSet<usize>,
-    deadline: Instant,
-    /// What the answers to the same question before this one contradict.
-    found: Option<Error>,
-}
-
-/// The inquiry in progress, and what waits for its end.
-#[derive(Default)]
-pub struct Inquiries {
-    count: u64,
-    current: Option<Inquiry>,
-    /// A rank and the call that it waits in, asked about after this inquiry.
-    next: Option<(usize, Stall)>,
-    /// The call of the last inquiry, and when it began.
-    last: Option<(CallKey, Instant)>,
-    /// A report that a connected rank is gone, and the time until which its own report is awaited.
-    peer_loss: Option<(Instant, Error)>,
-}
-
-impl Inquiries {
-    /// Records a rank's answer.
-    pub fn answer(&mut self, inquiry: u64, rank: usize, place: Place) {
-        if let Some(current) = self.current.as_mut().filter(|current| current.id == inquiry) {
-            current.unanswered.remove(&rank);
-            current.places.insert(rank, place);
-        }
-    }
-
-    /// Stops waiting for the answer of a rank that has left or is lost.
-    pub fn forget(&mut self, rank: usize) {
-        if let Some(current) = &mut self.current {
-            current.unanswered.remove(&rank);
-        }
-    }
-}
 
 impl ServerState {
     /// Starts an inquiry about a waiting call, after the one in progress if that is about another call.
