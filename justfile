@@ -46,3 +46,7 @@ chaos RUNS="20":
 # Fuzz everything that reads untrusted input
 fuzz SECONDS="60":
     scripts/fuzz {{SECONDS}}
+
+# Check threads and unsafe code: models, Miri, ThreadSanitizer, AddressSanitizer
+check-concurrency *CHECKS:
+    scripts/check-concurrency {{CHECKS}}

@@ -2,9 +2,13 @@
 
 use std::{
     hint,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
+    sync::PoisonError,
     time::{Duration, Instant},
+};
+/// What `models/` replaces by types that run threads in every order.
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard, atomic},
+    thread,
 };
 
 /// A polling thread spins this long, then yields this long, then sleeps.

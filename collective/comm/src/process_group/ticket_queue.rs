@@ -12,12 +12,15 @@
 
 use crate::{
     Error, Result,
-    sync::{lock, wait},
+    sync::{
+        Condvar, Mutex, lock,
+        thread::{self, ThreadId},
+        wait,
+    },
 };
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    thread::{self, ThreadId},
+    sync::{Arc, LazyLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -44,9 +47,8 @@ pub(super) struct Ticket {
 impl TicketQueue {
     /// The queue of the device with this identity, the same for all groups of the process.
     pub fn of_device(identity: String) -> Arc<Self> {
-        static DEVICES: Mutex<Option<HashMap<String, Arc<TicketQueue>>>> = Mutex::new(None);
-        let mut devices = lock(&DEVICES);
-        devices.get_or_insert_default().entry(identity).or_default().clone()
+        static DEVICES: LazyLock<Mutex<HashMap<String, Arc<TicketQueue>>>> = LazyLock::new(Mutex::default);
+        lock(&DEVICES).entry(identity).or_default().clone()
     }
 
     /// Takes the next place, and calls `with` before another place is taken.

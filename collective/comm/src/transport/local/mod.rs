@@ -9,6 +9,7 @@
 
 mod message;
 mod ops;
+mod os;
 pub mod region;
 mod session;
 mod stream;

@@ -2,8 +2,9 @@
 
 use super::{
     LocalRank, LocalState,
+    os::this_core,
     region::GateId,
-    wait::{Word, spin_until, this_core},
+    wait::{Word, spin_until},
 };
 use crate::{
     Error, Result,

@@ -1,10 +1,11 @@
 //! Waiting on a word that threads or processes share: spin, yield, then sleep in the kernel.
 
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
+use super::os;
+use crate::sync::{
+    atomic::{AtomicU32, Ordering},
     thread,
-    time::{Duration, Instant},
 };
+use std::time::{Duration, Instant};
 
 /// Time for which a rank polls a word before it sleeps: about twice the time of a wake-up, and many times
 /// that of a small collective.
@@ -34,17 +35,9 @@ pub fn spin_until(done: impl Fn() -> bool, crowded: impl Fn() -> bool) -> bool {
     false
 }
 
-/// Number of the core that this thread runs on; equal for all threads if unknown, so that all of them yield.
-pub fn this_core() -> u32 {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    return rustix::thread::sched_getcpu() as u32;
-    #[cfg(any(not(target_os = "linux"), miri))]
-    return 0;
-}
-
 /// A word in shared memory that ranks sleep on. Its value only ever grows (and wraps around).
 #[repr(C, align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Word {
     value: AtomicU32,
     sleepers: AtomicU32,
@@ -85,36 +78,4 @@ impl Word {
             os::wake(&self.value);
         }
     }
-}
-
-#[cfg(target_os = "linux")]
-mod os {
-    use super::{AtomicU32, Duration};
-    use rustix::{event::Timespec, thread::futex};
-
-    /// Not [`futex::Flags::PRIVATE`]: the word may be shared between processes.
-    const SHARED: futex::Flags = futex::Flags::empty();
-
-    /// Sleeps while `word` is `seen`, at most `limit`.
-    pub fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
-        // After an error (value changed, interrupted, time-out) the caller checks the word again.
-        let _ = futex::wait(word, SHARED, seen, Timespec::try_from(limit).ok().as_ref());
-    }
-
-    pub fn wake(word: &AtomicU32) {
-        // Fails for an invalid address only.
-        let _ = futex::wake(word, SHARED, i32::MAX as u32);
-    }
-}
-
-/// Without futexes, a sleeper polls.
-#[cfg(not(target_os = "linux"))]
-mod os {
-    use super::{AtomicU32, Duration};
-
-    pub fn wait(_word: &AtomicU32, _seen: u32, limit: Duration) {
-        std::thread::sleep(limit.min(Duration::from_micros(200)));
-    }
-
-    pub fn wake(_word: &AtomicU32) {}
 }
