@@ -48,6 +48,6 @@ pub fn run(command: &Kernels) -> Result<ExitCode> {
             };
             format!("imported {kernels} kernels for {architectures} ({present} were there) and {tuned}")
         }
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }

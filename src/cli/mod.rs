@@ -75,7 +75,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "cuda")]
         Command::Kernels(kernels) => kernels::run(&kernels),
         Command::Devices => {
-            devices::list();
+            devices::list()?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Report { run } => print(format!("report        {}", report::write(&run)?.display())),
@@ -88,6 +88,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 fn print(line: String) -> anyhow::Result<ExitCode> {
-    print_line(&line);
+    print_line(&line)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,8 +1,9 @@
 //! Console output: all printing goes through this module.
 //!
-//! Reports are printed on rank 0 only, errors on every rank. A closed output is not an error.
+//! Reports are printed on rank 0 only, errors on every rank.
 
-use std::io::{Write, stderr, stdout};
+use anyhow::{Context, Result};
+use std::io::{ErrorKind, Write, stderr, stdout};
 
 /// Printer that is active on rank 0 only.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,8 @@ impl Console {
     /// Prints a line to standard output.
     pub fn print(self, line: &str) {
         if self.visible {
-            print_line(line);
+            // The results of a training are in files, too.
+            let _ = print_line(line);
         }
     }
 
@@ -36,10 +38,17 @@ impl Console {
     }
 }
 
-/// Prints a line to standard output.
-pub fn print_line(line: &str) {
-    // A closed pipe is not an error.
-    let _ = writeln!(stdout(), "{line}");
+/// Prints a line to standard output. A closed pipe is not an error.
+///
+/// # Errors
+/// If it cannot be written, for example because a disk is full.
+pub fn print_line(line: &str) -> Result<()> {
+    match writeln!(stdout(), "{line}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints a line to standard error, from any rank or the launcher.

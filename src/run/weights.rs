@@ -174,7 +174,7 @@ impl ExportArgs {
         check_export(&self.to)?;
         save(&model, &self.to, if self.module_prefix { "module." } else { "" })?;
         let (to, tensors) = (self.to.display(), model.collect(None, None, false).len());
-        print_line(&format!("{to}: {tensors} tensors, {} parameters", model.num_params()));
+        print_line(&format!("{to}: {tensors} tensors, {} parameters", model.num_params()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

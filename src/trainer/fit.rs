@@ -15,7 +15,7 @@ use super::{
 use crate::{
     config::{Config, TrainerArgs},
     device::{faults, gigabytes},
-    process::{auto_batch, stop},
+    process::{auto_batch, console::print_line, stop},
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
 };
 use anyhow::{Context as _, Result, bail};
@@ -71,7 +71,9 @@ impl<M: StepModel> Trainer<'_, M> {
         program.train_metrics = TrainedOutput::<M>::metrics();
         let mut config = Config::resolve(args, context, program);
         if args.print_config {
-            console.print(&serde_json::to_string_pretty(&config)?);
+            if console.is_visible() {
+                print_line(&serde_json::to_string_pretty(&config)?)?;
+            }
             return Ok(Trained::without_training(model.valid()));
         }
         group.verify_settings(&config.settings()?)?;

@@ -1,6 +1,6 @@
 //! `burn-ddp doctor` on this machine and between two machines.
 
-use crate::common::{command, finish, program};
+use crate::common::{command, finish, mnist, program};
 use std::{
     io::{BufRead, BufReader},
     process::Child,
@@ -49,6 +49,20 @@ fn a_failed_requirement_gives_exit_code_1() {
     ] {
         let line = outcome.stdout.lines().find(|line| line.starts_with(start));
         assert!(line.is_some_and(|line| line.contains(advice)), "{start}: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error() {
+    for (program, arguments) in [
+        (program(), "devices"),
+        (program(), "doctor"),
+        (mnist(), "--dataset subset --mode single --print-config"),
+    ] {
+        let script = format!("exec {} {arguments} >/dev/full", program.display());
+        let outcome = finish(command("sh".as_ref(), &["-c", &script]).spawn().expect("sh"));
+        let reason = "error: cannot write to standard output: No space left on device";
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(reason), "{arguments}: {outcome:#?}");
     }
 }
 

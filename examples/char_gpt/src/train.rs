@@ -13,7 +13,7 @@ use burn_ddp::optim::AdamWConfig;
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
     context::values::{bounded, probability, rate},
-    process::console::print_line,
+    process::console::{Console, print_line},
     run::Summary,
     trainer::{Loaders, start},
 };
@@ -113,7 +113,7 @@ pub fn run(args: &GptArgs) -> Result<ExitCode> {
         return start(&args.trainer, || check(args), |context| train(context, args));
     };
     let trained = TrainedGpt::open(model).context("--model")?;
-    print_line(&trained.generate(prompt, args.sampling, args.trainer.seed)?);
+    print_line(&trained.generate(prompt, args.sampling, args.trainer.seed)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -171,10 +171,11 @@ fn loaders(trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<G
 
 /// Prints the losses and a sample of generated text.
 fn print_result(args: &GptArgs, folder: &Path, summary: &Summary) -> Result<()> {
+    let console = Console::new(true);
     for (set, name) in [("validation", "valid_loss"), ("test", "test_loss")] {
         if let Some(Some(loss)) = summary.metrics.get(name) {
             let (bits, perplexity) = (loss / LN_2, loss.exp());
-            print_line(&format!(
+            console.print(&format!(
                 "{set:<13} {loss:.4} nats = {bits:.4} bits per character, perplexity {perplexity:.2}"
             ));
         }
@@ -182,8 +183,8 @@ fn print_result(args: &GptArgs, folder: &Path, summary: &Summary) -> Result<()> 
     let Sampling { length, temperature, .. } = args.sampling;
     if length > 0 {
         let sample = TrainedGpt::open(folder)?.generate("", args.sampling, args.trainer.seed)?;
-        print_line(&format!("sample        {length} characters at temperature {temperature}:"));
-        print_line(sample.trim_start_matches('\n'));
+        console.print(&format!("sample        {length} characters at temperature {temperature}:"));
+        console.print(sample.trim_start_matches('\n'));
     }
     Ok(())
 }

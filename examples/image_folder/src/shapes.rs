@@ -49,7 +49,7 @@ pub fn run(ShapesArgs { folder, count }: &ShapesArgs) -> Result<ExitCode> {
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
-    print_line(&format!("{}: {} classes of {count} pictures", folder.display(), SHAPES.len()));
+    print_line(&format!("{}: {} classes of {count} pictures", folder.display(), SHAPES.len()))?;
     Ok(ExitCode::SUCCESS)
 }
 

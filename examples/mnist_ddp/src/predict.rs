@@ -74,13 +74,13 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode> {
         match seen {
             Ok((prediction, digit)) => {
                 if args.show {
-                    print_line(&render_text(&digit));
+                    print_line(&render_text(&digit))?;
                 }
                 print_line(&if args.json {
                     serde_json::to_string(&prediction)?
                 } else {
                     summary_line(&prediction)
-                });
+                })?;
             }
             Err(error) => {
                 eprint_line(&format!("error: {error:#}"));

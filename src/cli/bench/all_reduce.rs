@@ -86,20 +86,20 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
 fn measure(bench: &AllReduce, group: &ProcessGroup) -> Result<()> {
     let prints = group.rank() == 0;
     if prints && !bench.json {
-        print_line(&format!("# {} rank(s) over {}, f32 sum", group.world_size(), group.transport()));
-        print_line(&format!("# copying within memory, 64 MB: {:.2} GB/s", copy_bandwidth()));
+        print_line(&format!("# {} rank(s) over {}, f32 sum", group.world_size(), group.transport()))?;
+        print_line(&format!("# copying within memory, 64 MB: {:.2} GB/s", copy_bandwidth()))?;
         let columns = ["bytes", "rounds", "median us", "min us", "algbw GB/s", "busbw GB/s", "wrong"];
-        print_line(&columns.map(|c| format!("{c:>11}")).join(" "));
+        print_line(&columns.map(|c| format!("{c:>11}")).join(" "))?;
     }
     for &bytes in &bench.bytes {
         let row = one_size(bench, group, bytes)?;
         if prints && bench.json {
-            print_line(&serde_json::to_string(&row)?);
+            print_line(&serde_json::to_string(&row)?)?;
         } else if prints {
             print_line(&format!(
                 "{:>11} {:>11} {:>11.1} {:>11.1} {:>11.3} {:>11.3} {:>11}",
                 row.bytes, row.rounds, row.median_us, row.min_us, row.algbw_gb_s, row.busbw_gb_s, row.wrong
-            ));
+            ))?;
         }
         if row.wrong > 0 {
             bail!("all_reduce of {bytes} bytes over {} gave {} wrong elements", row.transport, row.wrong);

@@ -63,7 +63,7 @@ pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
         print_line(&format!(
             "{{\"count\":{count},\"raw_us\":{raw:.1},\"call_us\":{called:.1},\"tensor_us\":{whole:.1},\"ratio\":{:.3},\"device_ordered\":{ordered}}}",
             whole / raw
-        ));
+        ))?;
     }
     group.destroy();
     Ok(ExitCode::SUCCESS)

@@ -95,7 +95,7 @@ fn run_rank(check: &Check, transport: Transport, context: &Context) -> Result<()
         .collect();
     if context.is_main() {
         let report = Report { device: device.to_string(), ranks, transport, checks, wrong: wrong.clone() };
-        print_line(&serde_json::to_string(&report)?);
+        print_line(&serde_json::to_string(&report)?)?;
     }
     match wrong.first() {
         Some(first) => bail!("{} of {checks} checks on {ranks} rank(s) failed: {first}", wrong.len()),

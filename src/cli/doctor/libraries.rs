@@ -108,13 +108,11 @@ pub(super) fn kernel_cache() -> Finding {
 #[cfg(feature = "cuda")]
 pub(super) fn clear_kernel_cache() -> anyhow::Result<()> {
     let Some(folder) = kernel_cache::folder() else {
-        print_line("the kernel cache is off");
-        return Ok(());
+        return print_line("the kernel cache is off");
     };
     let bytes = kernel_cache::size(&folder)?;
     kernel_cache::clear(&folder)?;
-    print_line(&format!("deleted {} in {}", binary_size(bytes), folder.display()));
-    Ok(())
+    print_line(&format!("deleted {} in {}", binary_size(bytes), folder.display()))
 }
 
 #[cfg(test)]

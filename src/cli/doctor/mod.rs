@@ -95,10 +95,13 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
         libraries::clear_kernel_cache()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut failed = false;
+    let (mut failed, mut printed) = (false, Ok(()));
     let mut report = |finding: Finding| {
         failed |= matches!(finding.verdict, Verdict::Fail(_));
-        print_line(&finding.to_string());
+        let line = print_line(&finding.to_string());
+        if printed.is_ok() {
+            printed = line;
+        }
     };
     machine::check(&mut report);
     libraries::check(&mut report);
@@ -108,5 +111,6 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     for peer in &args.peer {
         network::peer(peer, args.timeout, &mut report);
     }
+    printed?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

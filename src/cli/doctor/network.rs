@@ -105,13 +105,13 @@ pub(super) fn listen(address: &str) -> Result<()> {
     print_line(&format!(
         "listening at {here}; on another machine: burn-ddp doctor --peer HOST:{}",
         here.port()
-    ));
+    ))?;
     loop {
         let (stream, peer) = listener.accept().context("cannot accept connections")?;
         print_line(&match serve(stream, &secret) {
             Ok(()) => format!("ok    {peer} connected"),
             Err(error) => format!("note  {peer} failed: {error:#}"),
-        });
+        })?;
     }
 }
 
