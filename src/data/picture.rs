@@ -105,6 +105,9 @@ impl Picture {
     /// As for [`from_file`](Self::from_file).
     pub fn decode(bytes: &[u8], channels: usize) -> Result<Self> {
         let file = Self::from_file(bytes)?;
+        if file.channels == channels {
+            return Ok(file);
+        }
         let colours = |pixel: &[u8]| match (pixel, channels) {
             ([r, g, b, ..], 1) => [luma(*r, *g, *b).round() as u8; 3],
             ([r, g, b, ..], _) => [*r, *g, *b],
