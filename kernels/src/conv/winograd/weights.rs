@@ -43,7 +43,7 @@ fn blocked<S: Simd, const C: usize>(
     images: &[f32],
     gradient: Gradient,
 ) -> (Vec<f32>, Vec<f32>) {
-    let tiles = Tiles::new(&geometry, S::F32_LANES, None);
+    let tiles = Tiles::of_image(&geometry, S::F32_LANES);
     let layout = Layout::new::<S, VECTORS>(&geometry);
     let room = geometry.channels.next_multiple_of(C);
     let new = || Workspace {
@@ -138,7 +138,7 @@ multiversion!(
     ) {
         let Workspace { input, transposed, point } = workspace;
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
-        input.fill(simd, geometry, tiles, image.into());
+        input.fill(simd, geometry, tiles, image.into(), 0..1);
         transposed.fill(layout, gradient);
         let area = Area { rows: 1, width: tiles.count(), row_len: 0 };
         for block in 0..stride / lanes {
