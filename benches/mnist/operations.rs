@@ -28,15 +28,15 @@ struct Cost {
 pub fn measure(batch: usize, json: bool) -> Result<()> {
     if !json {
         let columns = ["forward", "backward", "Burn's", "backward"];
-        print_line(&format!("{:>24} {}", "cpu ms", columns.map(|name| format!("{name:>9}")).join(" ")));
+        print_line(&format!("{:>24} {}", "cpu ms", columns.map(|name| format!("{name:>9}")).join(" ")))?;
     }
     for row in rows(batch) {
         if json {
-            print_line(&serde_json::to_string(&row)?);
+            print_line(&serde_json::to_string(&row)?)?;
             continue;
         }
         let cells = |cost: Cost| format!("{:>9.2} {:>9.2}", cost.forward_ms, cost.backward_ms);
-        print_line(&format!("{:>24} {} {}", row.operation, cells(row.ours), cells(row.burn)));
+        print_line(&format!("{:>24} {} {}", row.operation, cells(row.ours), cells(row.burn)))?;
     }
     Ok(())
 }

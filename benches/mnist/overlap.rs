@@ -147,20 +147,20 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
         print_line(&format!(
             "# {ranks} ranks x {threads} thread(s), batch {size} per rank, a slow link before {}",
             group.transport()
-        ));
-        print_line(&format!("# medians of {} rounds, ms", bench.rounds));
+        ))?;
+        print_line(&format!("# medians of {} rounds, ms", bench.rounds))?;
         let columns = ["ratio", "compute", "link", "after", "overlapped", "/ longer", "/ sum"];
-        print_line(&columns.map(|c| format!("{c:>11}")).join(" "));
+        print_line(&columns.map(|c| format!("{c:>11}")).join(" "))?;
     }
     for &ratio in &bench.ratios {
         let row = rig.row(bench, ratio)?;
         if prints && bench.json {
-            print_line(&serde_json::to_string(&row)?);
+            print_line(&serde_json::to_string(&row)?)?;
         } else if prints {
             let Row { compute_ms, communication_ms, after_backward_ms, overlapped_ms, .. } = row;
             let times = [row.ratio, compute_ms, communication_ms, after_backward_ms, overlapped_ms];
             let times = times.map(|time| format!("{time:>11.2}")).join(" ");
-            print_line(&format!("{times} {:>11.3} {:>11.3}", row.over_longer, row.over_sum));
+            print_line(&format!("{times} {:>11.3} {:>11.3}", row.over_longer, row.over_sum))?;
         }
     }
     Ok(())

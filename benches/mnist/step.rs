@@ -101,16 +101,15 @@ pub fn run(bench: &Step) -> Result<ExitCode> {
 
 fn say(bench: &Step, report: &Report) -> Result<()> {
     if bench.json {
-        print_line(&serde_json::to_string(report)?);
-        return Ok(());
+        return print_line(&serde_json::to_string(report)?);
     }
     let Report { ranks, threads, batch, .. } = report;
-    print_line(&format!("# {ranks} rank(s) x {threads} thread(s), batch {batch} per rank, medians in ms"));
-    print_line(&format!("{:>12.0} images/s", report.images_per_second));
+    print_line(&format!("# {ranks} rank(s) x {threads} thread(s), batch {batch} per rank, medians in ms"))?;
+    print_line(&format!("{:>12.0} images/s", report.images_per_second))?;
     print_line(&format!(
         "{:>12.0} images per second of a rank's processor time",
         report.images_per_cpu_second
-    ));
+    ))?;
     let stages = [
         ("step", report.step_ms),
         ("data", report.data_ms),
@@ -120,7 +119,7 @@ fn say(bench: &Step, report: &Report) -> Result<()> {
         ("optimizer", report.optimizer_ms),
     ];
     for (stage, time) in stages {
-        print_line(&format!("{time:>12.2} {stage}"));
+        print_line(&format!("{time:>12.2} {stage}"))?;
     }
     Ok(())
 }

@@ -56,9 +56,9 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         Arc::new(loader.build(ALONE))
     };
     let (batch, threads, steps) = (bench.batch_size, bench.threads, bench.steps);
-    print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps per run, median ms per step"));
+    print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps per run, median ms per step"))?;
     let columns = ["round", "bare", "ddp", "ratio", "bare cpu", "ddp cpu", "ratio"];
-    print_line(&columns.map(|c| format!("{c:>9}")).join(" "));
+    print_line(&columns.map(|c| format!("{c:>9}")).join(" "))?;
     let mut rounds: [Vec<f64>; 6] = Default::default();
     for round in 1..=bench.rounds {
         let bare = || bare_loop(net.clone(), &loader(), steps, &device);
@@ -72,17 +72,17 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
             (bare()?, ddp)
         };
         let row = [bare[0], ddp[0], ddp[0] / bare[0], bare[1], ddp[1], ddp[1] / bare[1]];
-        print_row(&round.to_string(), row);
+        print_row(&round.to_string(), row)?;
         rounds.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
     }
-    print_row("medians", rounds.map(median));
+    print_row("medians", rounds.map(median))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints times in seconds, and ratios.
-fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64; 6]) {
+fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64; 6]) -> Result<()> {
     let group = |a: f64, b: f64, ratio: f64| format!("{:>9.2} {:>9.2} {ratio:>9.4}", 1e3 * a, 1e3 * b);
-    print_line(&format!("{name:>9} {} {}", group(bare, ddp, ratio), group(bare_cpu, ddp_cpu, cpu_ratio)));
+    print_line(&format!("{name:>9} {} {}", group(bare, ddp, ratio), group(bare_cpu, ddp_cpu, cpu_ratio)))
 }
 
 type Loader = ShardedLoader<Sample, MnistBatch>;

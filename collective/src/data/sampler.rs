@@ -237,6 +237,10 @@ mod tests {
         let slice = weighted(0, 1).slice(490, 510);
         let upper = slice.order(1).iter().filter(|index| **index >= 10).count();
         assert!(slice.len() == 20 && upper > 10, "{upper}");
+        // Without a positive weight, the order is that of a sampler without weights.
+        let unweighted = weighted(0, 1).slice(0, 1);
+        assert!(!unweighted.is_weighted() && !unweighted.is_empty() && unweighted.seed() == Some(7));
+        assert!(weighted(0, 1).slice(500, 500).is_empty());
     }
 
     #[test]
