@@ -112,11 +112,6 @@ impl Sender {
     pub fn send<T: Serialize>(&self, message: &T) {
         let _ = write_frame(&self.0, message);
     }
-
-    /// Closes the connection for both halves.
-    pub fn close(&self) {
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
-    }
 }
 
 #[cfg(test)]

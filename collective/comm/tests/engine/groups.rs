@@ -67,6 +67,11 @@ fn background_calls_keep_the_order() {
             assert_eq!(several.wait().unwrap().concat(), [7, 7, 7]);
             let scattered = group.reduce_scatter_async(vec![1i64; 6], ReduceOp::Sum).unwrap().wait().unwrap();
             assert_eq!(scattered, [3, 3]);
+            let root = group.broadcast_async(vec![group.rank() as i64; 2], 1).unwrap();
+            let ranks = group.all_gather_async(vec![group.rank() as i64]).unwrap();
+            group.barrier_async().unwrap().wait().unwrap();
+            assert_eq!(root.wait().unwrap(), [1, 1]);
+            assert_eq!(ranks.wait().unwrap().concat(), [0, 1, 2]);
         });
     }
 }
