@@ -69,24 +69,25 @@ pub fn writable(values: &mut [f32]) -> Room<'_> {
 /// # Panics
 /// If the shapes do not match, or the result does not fit in memory.
 pub fn product(left: Matrix, right: Matrix) -> Vec<f32> {
-    let ([rows, _], [_, columns]) = (left.shape, right.shape);
+    let ([rows, inner], [_, columns]) = (left.shape, right.shape);
     let len = parallel::values(&[rows, columns]).expect("a result that fits in memory");
+    let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;
+    let parallelism = if many { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: the product writes all values.
-    let [result] =
-        unsafe { written([len], |[to]: [Room; 1]| multiply(left, right, 1.0, (to, columns), false, true)) };
+    let [result] = unsafe {
+        written([len], |[to]: [Room; 1]| multiply(left, right, 1.0, (to, columns), false, parallelism))
+    };
     result
 }
 
 /// `to = factor × left × right`; rows of `to` are `stride` values apart.
 pub fn product_to(left: Matrix, right: Matrix, factor: f32, to: Room, stride: usize) {
-    multiply(left, right, factor, (to, stride), false, false);
+    multiply(left, right, factor, (to, stride), false, Parallelism::None);
 }
 
 /// `to += left × right`; rows of `to` are `stride` values apart.
-///
-/// With `parallel`, large products use several threads.
-pub fn add_product(left: Matrix, right: Matrix, to: &mut [f32], stride: usize, parallel: bool) {
-    multiply(left, right, 1.0, (writable(to), stride), true, parallel);
+pub fn add_product(left: Matrix, right: Matrix, to: &mut [f32], stride: usize) {
+    multiply(left, right, 1.0, (writable(to), stride), true, Parallelism::None);
 }
 
 /// With `add`, the values of `to`, which must be initialised, are summands.
@@ -96,11 +97,9 @@ fn multiply(
     factor: f32,
     (to, stride): (Room, usize),
     add: bool,
-    parallel: bool,
+    parallelism: Parallelism,
 ) {
     let ([rows, inner], [right_inner, columns]) = (left.shape, right.shape);
-    let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;
-    let parallelism = if parallel && many { Parallelism::Rayon(0) } else { Parallelism::None };
     assert_eq!(inner, right_inner, "shapes of a product");
     assert!(left.fits() && right.fits(), "views within their matrices");
     let fits = rows == 0 || columns <= stride && (rows - 1) * stride + columns <= to.len();

@@ -32,23 +32,26 @@ pub struct Filters<'a> {
 }
 
 impl Filters<'_> {
-    /// Writes the weights of `F` filters from `first` for a channel, by tap. Those of filters that do not exist are left.
+    /// Weights of `F` filters from `first` at a channel's `tap`, numbered by row and column. Zeros for filters that do not
+    /// exist.
     #[inline(always)]
-    pub fn taps<const F: usize>(
+    pub fn weights_of<const F: usize>(
         &self,
         geometry: &Geometry,
         first: usize,
         channel: usize,
-        to: &mut [[f32; F]],
-    ) {
-        let (Geometry { channels, filters, .. }, area) = (*geometry, to.len());
-        for (at, filter) in (first..filters.min(first + F)).enumerate() {
-            let kernel = if self.rotated { channel * filters + filter } else { filter * channels + channel };
-            let kernel = &self.weights[kernel * area..][..area];
-            for tap in 0..area {
-                to[tap][at] = kernel[if self.rotated { area - 1 - tap } else { tap }];
-            }
+        tap: usize,
+    ) -> [f32; F] {
+        let Geometry { channels, filters, kernel: [rows, columns], .. } = *geometry;
+        let area = rows * columns;
+        let mut weights = [0.0; F];
+        for (filter, weight) in (first..filters).zip(&mut weights) {
+            *weight = match self.rotated {
+                false => self.weights[(filter * channels + channel) * area + tap],
+                true => self.weights[(channel * filters + filter + 1) * area - 1 - tap],
+            };
         }
+        weights
     }
 
     /// The bias, with zeros up to `length`.
@@ -113,9 +116,10 @@ impl Packed {
     fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
         let blocks = geometry.filters.div_ceil(F);
         let mut weights = vec![0.0; blocks * geometry.taps() * F];
-        let kernels = weights.as_chunks_mut::<F>().0.chunks_exact_mut(geometry.kernel.iter().product());
-        for (at, taps) in kernels.enumerate() {
-            filters.taps(geometry, at / geometry.channels * F, at % geometry.channels, taps);
+        let area = geometry.kernel[0] * geometry.kernel[1];
+        for (at, weights) in weights.as_chunks_mut::<F>().0.iter_mut().enumerate() {
+            let (block, tap) = (at / geometry.taps(), at % geometry.taps());
+            *weights = filters.weights_of(geometry, block * F, tap / area, tap % area);
         }
         let bias = filters.padded_bias(blocks * F);
         Self { weights, bias, offsets: geometry.offsets(), relu: filters.relu }

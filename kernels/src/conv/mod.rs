@@ -3,7 +3,7 @@
 //! With stride 1 and equal padding on both sides, no patch matrix (im2col) is built. A tap of one channel reads 48
 //! consecutive output positions as three vectors, because the rows of an image follow each other in memory. Positions at
 //! which the kernel exceeds the row are computed and discarded: 8 % of a 26 × 26 image. 3 × 3 kernels with many channels use
-//! the algorithm in `winograd`. Other convolutions, and other small images with many channels, use `patches`.
+//! the algorithm in `winograd`. Other convolutions, and small images with many channels, use `patches`.
 //!
 //! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
@@ -50,7 +50,7 @@ impl Shape {
         dilation: [usize; 2],
     ) -> Option<Self> {
         let geometry = Geometry::new(images, weights, padding, stride, dilation)?;
-        let plain = geometry.is_plain(padding.map(|[_, after]| after));
+        let plain = geometry.is_plain(padding.map(|[_, after]| after)) && !patches::are_faster(&geometry);
         patches::fit(&geometry).then_some(Self { geometry, plain })
     }
 
@@ -75,14 +75,10 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
-        let (geometry, filters) = (&self.geometry, Filters { weights, rotated: false, bias, relu });
-        match self.plain && winograd::is_faster(geometry) {
-            true => winograd::forward(*geometry, images.into(), filters),
-            false if self.plain && !patches::are_faster(geometry) => {
-                forward::forward(*geometry, images.into(), filters)
-            }
-            false => patches::forward(geometry, images, weights, bias, relu),
+        if !self.plain {
+            return patches::forward(&self.geometry, images, weights, bias, relu);
         }
+        outputs(self.geometry, images.into(), Filters { weights, rotated: false, bias, relu })
     }
 
     /// The output after a ReLU and 2 × 2 max-pooling.
@@ -106,7 +102,6 @@ impl Shape {
     /// If a slice is shorter than its shape.
     pub fn gradients(&self, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
         let Self { geometry, plain } = *self;
-        let plain = plain && !patches::are_faster(&geometry);
         if plain && winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR {
             return winograd::gradients(geometry, images, gradient);
         }
@@ -121,16 +116,21 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn input_gradient(&self, weights: &[f32], gradient: Gradient) -> Vec<f32> {
-        let Self { geometry, plain } = self;
-        let filters = Filters { weights, rotated: true, bias: &[], relu: false };
-        if *plain && winograd::is_faster(&geometry.transposed()) {
-            return winograd::forward(geometry.transposed(), gradient, filters);
+        let Self { geometry, plain } = *self;
+        if !plain {
+            return unpooled(gradient, self.outputs(), |gradient| {
+                patches::input_gradient(&geometry, weights, gradient)
+            });
         }
-        unpooled(gradient, self.outputs(), |gradient| match *plain && !patches::are_faster(geometry) {
-            true => forward::forward(geometry.transposed(), gradient, filters),
-            false => patches::input_gradient(geometry, weights, gradient),
-        })
+        outputs(geometry.transposed(), gradient, Filters { weights, rotated: true, bias: &[], relu: false })
     }
+}
+
+fn outputs(geometry: Geometry, from: Gradient, filters: Filters) -> Vec<f32> {
+    if winograd::is_faster(&geometry) {
+        return winograd::forward(geometry, from, filters);
+    }
+    unpooled(from, geometry.inputs(), |images| forward::forward(geometry, images, filters))
 }
 
 /// `with` applied to a gradient before pooling, which has this shape.

@@ -20,12 +20,9 @@ use tile::{Tile, spread};
 /// Number of output positions of a tile, unless a row or an image has more.
 const POSITIONS: usize = 256;
 
-/// Maximum number of parts of a batch, and of weights that they read in total.
+/// Maximum number of parts of a batch, and of values of the gradients of weights that they add up to.
 const PARTS: usize = 16;
-const READ: usize = 1 << 23;
-
-/// Number of weights above which their gradients have one sum instead of one for each part, which are added.
-const ONE_SUM: usize = 1 << 17;
+const SUMS: usize = 1 << 23;
 
 /// Whether the patches of a tile fit in the address space.
 pub fn fit(geometry: &Geometry) -> bool {
@@ -81,35 +78,33 @@ pub fn forward(geometry: &Geometry, images: &[f32], weights: &[f32], bias: &[f32
 /// If a slice does not have the length of its shape.
 pub fn gradients(geometry: &Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
     let (batch, filters, taps) = (geometry.batch, geometry.filters, geometry.taps());
-    let len = filters * taps;
-    // The products of a single part use several threads.
-    let at_once = if len >= ONE_SUM { batch } else { at_once(geometry) };
-    let parts = parallel::each(
+    let len = filters * taps + filters;
+    let at_once = at_once(geometry);
+    let each = parallel::each(
         batch.div_ceil(at_once),
         || Workspace::new(geometry),
         |workspace, part| {
-            let mut sums = vec![0.0; len + filters];
-            let (weights, bias) = sums.split_at_mut(len);
+            let mut sums = vec![0.0; len];
+            let (weights, bias) = sums.split_at_mut(filters * taps);
             let Workspace { patches, values } = workspace;
             for tile in tiles(geometry, part * at_once..batch.min((part + 1) * at_once)) {
                 let count = tile.positions();
                 tile.gather(gradient, values);
                 let patches = tile.patches(images, patches);
                 let gradients = Matrix::new(&values[..filters * count], [filters, count]);
-                add_product(gradients, patches.transpose(), weights, taps, at_once == batch);
+                add_product(gradients, patches.transpose(), weights, taps);
                 add_sums(&values[..filters * count], filters, count, 0, bias);
             }
             sums
         },
     );
-    let add = |mut sums: Vec<f32>, part: Vec<f32>| {
+    let mut sums = vec![0.0; len];
+    for part in &each {
         parallel::parts(&mut sums, 1 << 14, |start, sums| {
             sums.iter_mut().zip(&part[start..]).for_each(|(sum, value)| *sum += value);
         });
-        sums
-    };
-    let mut sums = parts.into_iter().reduce(add).expect("a batch has images");
-    let bias = sums.split_off(len);
+    }
+    let bias = sums.split_off(filters * taps);
     (sums, bias)
 }
 
@@ -156,7 +151,7 @@ fn in_parts(
 
 /// Images of a part of the work.
 fn at_once(geometry: &Geometry) -> usize {
-    let parts = (READ / (geometry.filters * geometry.taps())).clamp(2, PARTS);
+    let parts = (SUMS / (geometry.filters * geometry.taps())).clamp(2, PARTS);
     geometry.batch.div_ceil(parts)
 }
 

@@ -53,8 +53,7 @@ fn blocked<S: Simd, const F: usize>(
     filters: Filters,
     lens: [usize; 2],
 ) -> (Vec<f32>, Vec<u8>) {
-    let batch = if lens[1] == 0 { geometry.batch } else { 1 };
-    let tiles = Tiles::in_spans(&geometry, S::F32_LANES, VECTORS * S::F32_LANES, batch);
+    let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
     let packed = Packed::new::<F>(&geometry, &filters);
     let new = || Workspace {
         input: Input::new::<S>(&tiles),
@@ -63,12 +62,13 @@ fn blocked<S: Simd, const F: usize>(
         lines: [0, 1].map(|_| vec![[0.0; 2]; tiles.room]),
         best: (vec![0.0; tiles.room], vec![0; tiles.room]),
     };
-    let some = |workspace: &mut Workspace, some: Range<usize>, values: Room, taken: Room<u8>, _: Room<()>| {
-        some_outputs::<F>(&geometry, &tiles, &packed, images, some, workspace, (values, taken));
+    let one = |workspace: &mut Workspace, one: Range<usize>, values: Room, taken: Room<u8>, _: Room<()>| {
+        let image = images.image(one.start, geometry.channels, geometry.size);
+        image_outputs::<F>(&geometry, &tiles, &packed, image, workspace, (values, taken));
     };
     // SAFETY: every filter's plane is written.
     let (values, taken, _) =
-        unsafe { parallel::build_three([geometry.batch, tiles.images], [lens[0], lens[1], 0], new, some) };
+        unsafe { parallel::build_three([geometry.batch, 1], [lens[0], lens[1], 0], new, one) };
     (values, taken)
 }
 
@@ -85,20 +85,19 @@ struct Workspace {
 }
 
 multiversion!(
-    /// The outputs of some images, and indices of pooled values of one, whose room is empty without pooling.
-    fn some_outputs<S: Simd, const F: usize>(
+    /// The outputs of one image, and indices of pooled values, whose room is empty without pooling.
+    fn image_outputs<S: Simd, const F: usize>(
         simd: S,
         geometry: &Geometry,
         tiles: &Tiles,
         packed: &Packed,
-        images: Gradient<'_>,
-        some: Range<usize>,
+        image: Gradient<'_>,
         workspace: &mut Workspace,
         to: (Room<'_>, Room<'_, u8>),
     ) {
         let (values, taken) = to;
         let Workspace { input, products, outputs, lines, best } = workspace;
-        input.fill(simd, geometry, tiles, images, some.clone());
+        input.fill(simd, geometry, tiles, image);
         for (block, filters) in packed.points.chunks_exact(POINTS * geometry.channels * F).enumerate() {
             let first = block * F;
             let bias: &[f32; F] = packed.bias[first..].first_chunk().expect("one for each filter");
@@ -138,7 +137,8 @@ multiversion!(
                 if packed.relu {
                     relu(outputs);
                 }
-                place(geometry, tiles, outputs, lines, (filter, some.len()), values);
+                let len = geometry.output_plane();
+                place(geometry, tiles, outputs, lines, &mut values[filter * len..][..len]);
             }
         }
     }

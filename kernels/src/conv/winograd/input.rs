@@ -6,9 +6,8 @@ use crate::{
     simd::{Aligned, load, store},
 };
 use pulp::Simd;
-use std::ops::Range;
 
-/// Transformed images, as many as are in one span.
+/// Transformed image, one at a time.
 pub struct Input {
     /// A padded channel, in rows of whole tiles.
     plane: Vec<f32>,
@@ -35,29 +34,18 @@ impl Input {
     }
 
     #[inline(always)]
-    pub fn fill<S: Simd>(
-        &mut self,
-        simd: S,
-        geometry: &Geometry,
-        tiles: &Tiles,
-        images: Gradient,
-        some: Range<usize>,
-    ) {
+    pub fn fill<S: Simd>(&mut self, simd: S, geometry: &Geometry, tiles: &Tiles, image: Gradient) {
         for channel in 0..geometry.channels {
-            // A whole vector may reach into the tiles of the next image or channel, which are written after it.
-            for (at, image) in some.clone().enumerate() {
-                match images.image(image * geometry.channels + channel, 1, geometry.size) {
-                    Gradient::Whole(plane) => self.split(geometry, tiles, plane),
-                    Gradient::Pooled(plane) => {
-                        plane.spread(geometry, tiles.columns + 1, &mut self.plane, &mut self.halves);
-                    }
+            match image.image(channel, 1, geometry.size) {
+                Gradient::Whole(channel) => self.split(geometry, tiles, channel),
+                Gradient::Pooled(channel) => {
+                    channel.spread(geometry, tiles.columns + 1, &mut self.plane, &mut self.halves);
                 }
-                let [even, odd] = &self.halves;
-                // SAFETY: the halves have the length that `new` gave them.
-                unsafe { along_rows::<S>(simd, [even.as_ptr(), odd.as_ptr()], tiles, &mut self.lines) };
-                let first = at * tiles.count();
-                along_columns::<S>(simd, &self.lines, tiles, [channel, first], self.points.values_mut());
             }
+            let [even, odd] = &self.halves;
+            // SAFETY: the halves have the length that `new` gave them.
+            unsafe { along_rows::<S>(simd, [even.as_ptr(), odd.as_ptr()], tiles, &mut self.lines) };
+            along_columns::<S>(simd, &self.lines, tiles, channel, self.points.values_mut());
         }
     }
 
@@ -123,18 +111,12 @@ unsafe fn along_rows<S: Simd>(simd: S, [even, odd]: [*const f32; 2], tiles: &Til
     }
 }
 
-/// Transforms the columns, for which the tiles of all rows are contiguous, to the tiles from `start`.
+/// Transforms the columns, for which the tiles of all rows are contiguous.
 #[inline(always)]
-fn along_columns<S: Simd>(
-    simd: S,
-    lines: &[f32],
-    tiles: &Tiles,
-    [channel, start]: [usize; 2],
-    points: &mut [f32],
-) {
+fn along_columns<S: Simd>(simd: S, lines: &[f32], tiles: &Tiles, channel: usize, points: &mut [f32]) {
     let line = line::<S>(tiles);
-    for at in (0..tiles.count()).step_by(S::F32_LANES) {
-        let (first, within) = ((start + at) / tiles.span * tiles.span, (start + at) % tiles.span);
+    for at in (0..tiles.room).step_by(S::F32_LANES) {
+        let (first, within) = (at / tiles.span * tiles.span, at % tiles.span);
         let span = tiles.span.min(tiles.room - first);
         let to = first / tiles.span * POINTS * tiles.stride + channel * span + within;
         let to = &mut points[to..][..(POINTS - 1) * tiles.stride + S::F32_LANES];

@@ -27,7 +27,7 @@ mod weights;
 pub use forward::{forward, forward_pooled};
 pub use weights::gradients;
 
-use super::{geometry::Geometry, patches};
+use super::geometry::Geometry;
 
 /// Number of values of a transformed tile.
 const POINTS: usize = 16;
@@ -36,47 +36,36 @@ const POINTS: usize = 16;
 /// The bias is added to it, and the gradient of the bias is read from it.
 const MIDDLE: usize = 5;
 
-/// Maximum number of values of a transformed image (8 MiB) and of all transformed filters (16 MiB).
+/// Maximum number of values (8 MiB) of a transformed image or of all transformed filters.
 ///
 /// Above it, memory accesses cost more than the saved multiplications.
-const MAX_IMAGE: usize = 1 << 21;
-const MAX_FILTERS: usize = 1 << 22;
+const MAX_VALUES: usize = 1 << 21;
 
-/// Maximum number of values of transformed filters that stay in the cache from image to image.
-const CACHED_FILTERS: usize = 1 << 20;
-
-/// Multiplications for each pair of a channel and a filter that must be saved with small images.
-const SAVED: usize = 1 << 10;
-
-/// Whether this algorithm is faster than direct convolution or patches.
+/// Whether this algorithm is faster than direct convolution.
 ///
 /// It is for 3 × 3 kernels, enough channels and filters to outweigh the transforms, outputs larger than a
-/// tile, and transformed data that fits in the cache. A batch of small images must outweigh the transform of the filters.
+/// tile, and transformed data that fits in the cache.
 pub fn is_faster(geometry: &Geometry) -> bool {
-    let Geometry { batch, channels, filters, kernel, dilation, .. } = *geometry;
-    if kernel != [3, 3] || dilation != [1, 1] || geometry.output.iter().any(|&length| length < 3) {
-        return false;
-    }
+    let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
     let tiles: usize = geometry.output.iter().map(|length| length.div_ceil(2)).product();
-    let saved = batch.saturating_mul(9 * geometry.output_plane() - POINTS * tiles);
-    channels.min(filters) >= 16
+    let near =
+        [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
+    kernel == [3, 3]
+        && dilation == [1, 1]
+        && channels.min(filters) >= 16
         && channels * filters >= 256
-        && channels.max(filters) * tiles * POINTS <= MAX_IMAGE
-        && channels * filters * POINTS <= MAX_FILTERS
-        && (saved >= SAVED || !patches::are_faster(geometry))
+        && geometry.output.iter().all(|&length| length > 2)
+        && near == [true; 3]
 }
 
-/// The tiles of the outputs of some images.
+/// The tiles of an output.
 #[derive(Clone, Copy)]
 struct Tiles {
-    /// Of an image.
     rows: usize,
     columns: usize,
-    /// Number of images, whose tiles are in one span if there are several.
-    images: usize,
     /// Number of tiles, rounded up to whole vectors.
     room: usize,
-    /// Tiles per span of transformed images, `[spans, points, channels, tiles]`; the last may have fewer.
+    /// Tiles per span of a transformed image, `[spans, points, channels, tiles]`; the last may have fewer.
     span: usize,
     /// Distance between points in values.
     ///
@@ -85,25 +74,14 @@ struct Tiles {
 }
 
 impl Tiles {
-    /// One span of all tiles of an image.
-    fn of_image(geometry: &Geometry, lanes: usize) -> Self {
+    /// Spans of `vectors` vectors of tiles, or one span of all tiles.
+    fn new(geometry: &Geometry, lanes: usize, vectors: Option<usize>) -> Self {
         let [rows, columns] = geometry.output.map(|length| length.div_ceil(2));
         let room = (rows * columns).next_multiple_of(lanes);
-        Self { rows, columns, images: 1, room, span: room, stride: geometry.channels * room + lanes }
+        let span = vectors.map_or(room, |vectors| vectors * lanes);
+        Self { rows, columns, room, span, stride: geometry.channels * span + lanes }
     }
 
-    /// Spans of `span` tiles: of an image or, if it does not fill a vector or filters should be read for several images at
-    /// once, of equal parts of `batch` images.
-    fn in_spans(geometry: &Geometry, lanes: usize, span: usize, batch: usize) -> Self {
-        let one = Self::of_image(geometry, lanes);
-        let cached = geometry.channels * geometry.filters * POINTS <= CACHED_FILTERS;
-        let most = if one.count() >= lanes && cached { 1 } else { (span / one.count()).max(1) };
-        let images = batch.div_ceil(batch.div_ceil(most));
-        let room = (images * one.count()).next_multiple_of(lanes);
-        Self { images, room, span, stride: geometry.channels * span + lanes, ..one }
-    }
-
-    /// Number of tiles of an image.
     fn count(&self) -> usize {
         self.rows * self.columns
     }

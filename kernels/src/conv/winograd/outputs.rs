@@ -40,7 +40,7 @@ fn pair<S: Simd>(simd: S, [m0, m1, m2, m3]: [S::f32s; 4]) -> [S::f32s; 2] {
     [simd.add_f32s(simd.add_f32s(m0, m1), m2), simd.add_f32s(simd.sub_f32s(m1, m2), m3)]
 }
 
-/// Copies a filter's outputs, `[2 × 2, room]`, to their places in its plane of each of some images.
+/// Copies a filter's outputs, `[2 × 2, room]`, to their places in its plane.
 ///
 /// `lines` has room for the even and the odd rows.
 #[inline(always)]
@@ -49,8 +49,7 @@ pub fn place(
     tiles: &Tiles,
     outputs: &[f32],
     lines: &mut [Vec<[f32; 2]>; 2],
-    (filter, images): (usize, usize),
-    values: &mut [MaybeUninit<f32>],
+    plane: &mut [MaybeUninit<f32>],
 ) {
     for (line, outputs) in lines.iter_mut().zip(outputs.chunks_exact(2 * tiles.room)) {
         let (left, right) = outputs.split_at(tiles.room);
@@ -60,15 +59,11 @@ pub fn place(
         }
     }
     let [height, width] = geometry.output;
-    for image in 0..images {
-        let plane = (image * geometry.filters + filter) * height * width;
-        for row in 0..height {
-            let from = image * tiles.count() + row / 2 * tiles.columns;
-            let from = &lines[row % 2][from..][..tiles.columns].as_flattened()[..width];
-            let to = &mut values[plane + row * width..][..width];
-            // SAFETY: both have this length.
-            unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), width) };
-        }
+    for row in 0..height {
+        let from = &lines[row % 2][row / 2 * tiles.columns..][..tiles.columns].as_flattened()[..width];
+        let to = &mut plane[row * width..][..width];
+        // SAFETY: both have this length.
+        unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), width) };
     }
 }
 

@@ -3,11 +3,9 @@
 use super::POINTS;
 use crate::{
     conv::{forward::Filters, geometry::Geometry},
-    parallel::{self, Room},
-    simd::{load, multiversion, store},
+    simd::{load, store},
 };
 use pulp::Simd;
-use std::ops::Range;
 
 /// Vectors of tiles whose sums are in registers at a time.
 pub const VECTORS: usize = 3;
@@ -27,49 +25,30 @@ pub struct Packed {
 
 impl Packed {
     pub fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
-        let blocks = geometry.filters.div_ceil(F);
-        let one = |(): &mut (), block: Range<usize>, to: Room| {
-            transform::<F>(geometry, filters, block.start * F, to);
-        };
-        // SAFETY: all points of all channels are written.
-        let points = unsafe { parallel::build([blocks, 1], POINTS * geometry.channels * F, || (), one) };
-        Self { points, bias: filters.padded_bias(blocks * F), relu: filters.relu }
+        let (channels, blocks) = (geometry.channels, geometry.filters.div_ceil(F));
+        let mut points = vec![0.0; blocks * POINTS * channels * F];
+        for at in 0..blocks * channels {
+            let (block, channel) = (at / channels, at % channels);
+            let kernel =
+                std::array::from_fn(|tap| filters.weights_of::<F>(geometry, block * F, channel, tap));
+            for (point, values) in transformed(kernel).into_iter().enumerate() {
+                points[((block * POINTS + point) * channels + channel) * F..][..F].copy_from_slice(&values);
+            }
+        }
+        let bias = filters.padded_bias(blocks * F);
+        Self { points, bias, relu: filters.relu }
     }
 }
 
-multiversion!(
-    /// Transforms the 3 × 3 kernels of `F` filters from `first` to `[points, channels, F]`.
-    fn transform<S: Simd, const F: usize>(
-        _simd: S,
-        geometry: &Geometry,
-        filters: &Filters<'_>,
-        first: usize,
-        to: Room<'_>,
-    ) {
-        for channel in 0..geometry.channels {
-            let mut kernel = [[0.0; F]; 9];
-            filters.taps(geometry, first, channel, &mut kernel);
-            let columns = [0, 1, 2].map(|row| line([0, 1, 2].map(|column| kernel[row * 3 + column])));
-            for point in 0..4 {
-                let values = line(columns.map(|row| row[point]));
-                for row in 0..4 {
-                    let at = ((row * 4 + point) * geometry.channels + channel) * F;
-                    to[at..at + F].write_copy_of_slice(&values[row]);
-                }
-            }
-        }
-    }
-);
-
-/// Transforms one row or column of `F` kernels.
-#[inline(always)]
-fn line<const F: usize>([a, b, c]: [[f32; F]; 3]) -> [[f32; F]; 4] {
-    let mut middle = [[0.0; F]; 2];
-    for at in 0..F {
-        middle[0][at] = (a[at] + b[at] + c[at]) / 2.0;
-        middle[1][at] = (a[at] - b[at] + c[at]) / 2.0;
-    }
-    [a, middle[0], middle[1], c]
+/// Transforms the 3 × 3 kernels of `F` filters.
+fn transformed<const F: usize>(kernel: [[f32; F]; 9]) -> [[f32; F]; POINTS] {
+    let sum = |a: [f32; F], b: [f32; F], c: [f32; F]| std::array::from_fn(|i| (a[i] + b[i] + c[i]) / 2.0);
+    let difference =
+        |a: [f32; F], b: [f32; F], c: [f32; F]| std::array::from_fn(|i| (a[i] - b[i] + c[i]) / 2.0);
+    let line = |[a, b, c]: [[f32; F]; 3]| [a, sum(a, b, c), difference(a, b, c), c];
+    let columns = [0, 1, 2].map(|row| line([0, 1, 2].map(|column| kernel[row * 3 + column])));
+    let lines = [0, 1, 2, 3].map(|point| line(columns.map(|row| row[point])));
+    std::array::from_fn(|point| lines[point % 4][point / 4])
 }
 
 /// Multiplies `filters`, `[channels, F]`, with `V` vectors of tiles of `image` at one point.

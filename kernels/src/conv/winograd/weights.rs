@@ -10,11 +10,9 @@ use crate::{
         geometry::Geometry,
         weights::{Area, Layout, Sums, VECTORS, add_products, bias},
     },
-    parallel::{self, Room},
-    simd::{Aligned, load, multiversion, store},
+    simd::{Aligned, multiversion},
 };
 use pulp::Simd;
-use std::ops::Range;
 
 /// Channels whose sums, two vectors of filters each, fit in 32 and in 16 registers.
 const WIDE: usize = 8;
@@ -43,7 +41,7 @@ fn blocked<S: Simd, const C: usize>(
     images: &[f32],
     gradient: Gradient,
 ) -> (Vec<f32>, Vec<f32>) {
-    let tiles = Tiles::of_image(&geometry, S::F32_LANES);
+    let tiles = Tiles::new(&geometry, S::F32_LANES, None);
     let layout = Layout::new::<S, VECTORS>(&geometry);
     let room = geometry.channels.next_multiple_of(C);
     let new = || Workspace {
@@ -58,62 +56,21 @@ fn blocked<S: Simd, const C: usize>(
         let (layout, tiles) = (&layout, &tiles);
         image_gradients::<C>(layout, tiles, room, image, gradient, workspace, sums);
     });
-    let one = |(): &mut (), filters: Range<usize>, to: Room| {
-        back(&geometry, &total.weights, [room, layout.stride()], filters, to);
-    };
-    // SAFETY: all weights of the filters are written.
-    let weights = unsafe { parallel::build([geometry.filters, S::F32_LANES], geometry.taps(), || (), one) };
+    let mut weights = vec![0.0; geometry.filters * geometry.taps()];
+    for (at, kernel) in weights.as_chunks_mut::<9>().0.iter_mut().enumerate() {
+        let (filter, channel) = (at / geometry.channels, at % geometry.channels);
+        let of = |point| total.weights[(point * room + channel) * layout.stride() + filter];
+        *kernel = back(std::array::from_fn(of));
+    }
     (weights, total.bias[..geometry.filters].to_vec())
 }
 
-multiversion!(
-    /// Transforms the sums, `[points, room, stride]`, of at most a vector of filters back.
-    fn back<S: Simd>(
-        simd: S,
-        geometry: &Geometry,
-        sums: &[f32],
-        size: [usize; 2],
-        filters: Range<usize>,
-        to: Room<'_>,
-    ) {
-        let ([room, stride], mut taps) = (size, [0.0; 9 * 16]);
-        for channel in 0..geometry.channels {
-            let mut columns = [[simd.splat_f32s(0.0); 3]; 4];
-            for row in 0..4 {
-                let mut points = [simd.splat_f32s(0.0); 4];
-                for column in 0..4 {
-                    let from = ((row * 4 + column) * room + channel) * stride + filters.start;
-                    // SAFETY: the slice is a vector long.
-                    points[column] = unsafe { load::<S>(sums[from..][..S::F32_LANES].as_ptr()) };
-                }
-                columns[row] = line::<S>(simd, points);
-            }
-            for column in 0..3 {
-                let points = [columns[0][column], columns[1][column], columns[2][column], columns[3][column]];
-                let values = line::<S>(simd, points);
-                for row in 0..3 {
-                    let at = (row * 3 + column) * S::F32_LANES;
-                    // SAFETY: the slice is a vector long.
-                    unsafe { store::<S>(taps[at..][..S::F32_LANES].as_mut_ptr(), values[row]) };
-                }
-            }
-            for at in 0..filters.len() {
-                let to = &mut to[(at * geometry.channels + channel) * 9..][..9];
-                for tap in 0..9 {
-                    to[tap].write(taps[tap * S::F32_LANES + at]);
-                }
-            }
-        }
-    }
-);
-
-/// Transforms the gradients of one row or column back.
-#[inline(always)]
-fn line<S: Simd>(simd: S, [a, b, c, d]: [S::f32s; 4]) -> [S::f32s; 3] {
-    let half = simd.splat_f32s(0.5);
-    let sum = simd.mul_f32s(simd.add_f32s(b, c), half);
-    let difference = simd.mul_f32s(simd.sub_f32s(b, c), half);
-    [simd.add_f32s(a, sum), difference, simd.add_f32s(sum, d)]
+/// Transforms the gradient of a kernel back.
+fn back(points: [f32; POINTS]) -> [f32; 9] {
+    let line = |[a, b, c, d]: [f32; 4]| [a + (b + c) / 2.0, (b - c) / 2.0, (b + c) / 2.0 + d];
+    let columns = [0, 1, 2, 3].map(|row| line([0, 1, 2, 3].map(|column| points[row * 4 + column])));
+    let lines = [0, 1, 2].map(|tap| line(columns.map(|row| row[tap])));
+    std::array::from_fn(|tap| lines[tap % 3][tap / 3])
 }
 
 struct Workspace {
@@ -138,7 +95,7 @@ multiversion!(
     ) {
         let Workspace { input, transposed, point } = workspace;
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
-        input.fill(simd, geometry, tiles, image.into(), 0..1);
+        input.fill(simd, geometry, tiles, image.into());
         transposed.fill(layout, gradient);
         let area = Area { rows: 1, width: tiles.count(), row_len: 0 };
         for block in 0..stride / lanes {
