@@ -4,8 +4,8 @@ use super::packages::cargo;
 use std::{fs, path::Path};
 
 /// Folders with a manifest that are not members of the workspace.
-const OTHERS: [&str; 5] =
-    [".", "book/code", "collective/comm/fuzz", "collective/comm/models", "vendor/cubecl-llvm"];
+const OTHERS: [&str; 6] =
+    [".", "book/code", "collective/comm/fuzz", "collective/comm/models", "fuzz", "vendor/cubecl-llvm"];
 
 /// Line numbers and names of the dependencies without a comment in the line above, and the number of all.
 fn without_reason(manifest: &str) -> (Vec<(usize, &str)>, usize) {

@@ -93,14 +93,14 @@ fn collectives_of_two_groups(in_order: bool) {
     assert!(device.is_idle() && gradients.is_idle());
 }
 
-/// Threads call on one group.
-fn one_call_at_a_time(threads: usize) {
+/// Threads call on one group. `in_turn` tells whether they take tickets.
+fn one_call_at_a_time(threads: usize, in_turn: bool) {
     let (queue, calling) = (Arc::<TicketQueue>::default(), Arc::new(Mutex::new(false)));
     let threads: Vec<_> = (0..threads)
         .map(|_| {
             let (queue, calling) = (queue.clone(), calling.clone());
             thread::spawn(move || {
-                let _permit = queue.take(|| ()).expect("not within a call");
+                let _permit = in_turn.then(|| queue.take(|| ()).expect("not within a call"));
                 assert!(!std::mem::replace(&mut *lock(&calling), true), "two calls at once");
                 *lock(&calling) = false;
             })
@@ -142,10 +142,11 @@ fn main() {
         "collectives of two groups on one device: {} orders",
         random_orders(|| collectives_of_two_groups(true))
     );
-    println!("three calls of one group: {} orders", random_orders(|| one_call_at_a_time(3)));
+    println!("three calls of one group: {} orders", random_orders(|| one_call_at_a_time(3, true)));
 
     // Their panics are expected.
     set_hook(Box::new(|_| {}));
+    finds("calls without tickets", || one_call_at_a_time(2, false));
     finds("collectives without tickets", || collectives_of_two_groups(false));
     os::COMPARES.store(false, Ordering::Relaxed);
     finds("a futex that does not compare", || gate(1, 1));

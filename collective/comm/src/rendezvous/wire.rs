@@ -136,6 +136,15 @@ pub(crate) struct Stall {
     pub expired: bool,
 }
 
+/// What identifies a call: group, number, and sender and receiver of a message.
+pub(crate) type CallKey = (u64, u64, Option<(usize, usize)>);
+
+impl Stall {
+    pub fn key(&self) -> CallKey {
+        (self.group, self.call.seq, self.message)
+    }
+}
+
 /// Message from a rank to the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {

@@ -1,6 +1,6 @@
 //! How the server finds the first cause: it asks the ranks for their positions, and delays second-hand reports.
 
-use super::state::{Inquiries, Inquiry, ServerState, key};
+use super::state::{Inquiries, Inquiry, ServerState};
 use crate::{
     Error,
     communicator::Call,
@@ -30,13 +30,13 @@ impl ServerState {
             stall.members = (0..self.slots.len()).collect();
         }
         let Inquiries { current, next, last, .. } = &mut self.inquiries;
-        let recent = last.is_some_and(|(call, at)| call == key(&stall) && at.elapsed() < INQUIRY_PAUSE);
-        let asked = current.as_ref().is_some_and(|inquiry| key(&inquiry.stall) == key(&stall));
+        let recent = last.is_some_and(|(call, at)| call == stall.key() && at.elapsed() < INQUIRY_PAUSE);
+        let asked = current.as_ref().is_some_and(|inquiry| inquiry.stall.key() == stall.key());
         if self.cause.is_some() || (!stall.expired && (recent || asked)) {
             return;
         }
         if current.is_none() {
-            *last = Some((key(&stall), Instant::now()));
+            *last = Some((stall.key(), Instant::now()));
             self.ask(rank, stall, None);
         } else if next.as_ref().is_none_or(|(_, other)| stall.expired && !other.expired) {
             *next = Some((rank, stall));

@@ -5,7 +5,7 @@ use crate::{
     error::names,
     rendezvous::{
         frame::encode,
-        wire::{Event, PeerInfo, Place, Request, Stall},
+        wire::{CallKey, Event, PeerInfo, Place, Request, Stall},
     },
 };
 use std::{
@@ -30,13 +30,6 @@ pub struct Outgoing {
     pub frame: Arc<[u8]>,
     /// Sent when all other output is sent.
     pub last: bool,
-}
-
-/// What identifies a call: group, number, and sender and receiver of a message.
-type CallKey = (u64, u64, Option<(usize, usize)>);
-
-pub fn key(stall: &Stall) -> CallKey {
-    (stall.group, stall.call.seq, stall.message)
 }
 
 /// A question to several ranks about a call that a rank waits in, and their answers.
