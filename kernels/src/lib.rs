@@ -1,7 +1,7 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
 //! They cover convolution, pooling, dropout, linear layers, batch and layer normalisation, activation functions, LSTM, GRU,
-//! attention, SGD, Adam and AdamW, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
+//! attention, SGD, Adam, AdamW and pictures, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
 //! functions over Burn's layers, `nn` as layers with the names of `burn::nn`, and `optim` as Burn optimizers; with `cuda`,
 //! some have CUDA kernels.
 //!
@@ -44,6 +44,7 @@ pub mod nn;
 #[cfg(feature = "burn")]
 pub mod optim;
 mod parallel;
+pub mod pictures;
 pub mod pool;
 mod product;
 #[cfg(feature = "burn")]

@@ -1,6 +1,6 @@
 //! Random changes of training pictures: crops and reflections.
 
-use super::{image_folder::Image, picture::Picture};
+use super::image_folder::Image;
 use collective::sampler::mix;
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
@@ -22,20 +22,12 @@ impl ImageAugment {
         let offset = [draw(1, 2 * self.crop + 1), draw(2, 2 * self.crop + 1)];
         let flip = self.flip && draw(3, 2) == 1;
         if flip || offset != [self.crop; 2] {
-            image.picture = moved(&image.picture, offset.map(|at| at as isize - self.crop as isize), flip);
+            let start = offset.map(|at| at as isize - self.crop as isize);
+            let size = [image.picture.width, image.picture.height];
+            image.picture = image.picture.window(start, size, flip);
         }
         image
     }
-}
-
-/// The picture seen through a window that is moved by `[right, down]`, and reflected.
-fn moved(picture: &Picture, [right, down]: [isize; 2], flip: bool) -> Picture {
-    let size @ [width, height] = [picture.width, picture.height];
-    let inside = |at: usize, by: isize, length: usize| at.checked_add_signed(by).filter(|at| *at < length);
-    picture.rearranged(size, |x, y| {
-        let x = if flip { width - 1 - x } else { x };
-        Some((inside(x, right, width)?, inside(y, down, height)?))
-    })
 }
 
 impl FromStr for ImageAugment {
@@ -77,6 +69,7 @@ impl Serialize for ImageAugment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Picture;
 
     fn picture() -> Picture {
         Picture { width: 3, height: 2, channels: 1, pixels: vec![1, 2, 3, 4, 5, 6] }
@@ -84,10 +77,10 @@ mod tests {
 
     #[test]
     fn a_window_is_moved_and_reflected() {
-        assert_eq!(moved(&picture(), [1, 0], false).pixels, [2, 3, 0, 5, 6, 0]);
-        assert_eq!(moved(&picture(), [0, -1], false).pixels, [0, 0, 0, 1, 2, 3]);
-        assert_eq!(moved(&picture(), [0, 0], true).pixels, [3, 2, 1, 6, 5, 4]);
-        assert_eq!(moved(&picture(), [-9, 0], true).pixels, [0; 6]);
+        assert_eq!(picture().window([1, 0], [3, 2], false).pixels, [2, 3, 0, 5, 6, 0]);
+        assert_eq!(picture().window([0, -1], [3, 2], false).pixels, [0, 0, 0, 1, 2, 3]);
+        assert_eq!(picture().window([0, 0], [3, 2], true).pixels, [3, 2, 1, 6, 5, 4]);
+        assert_eq!(picture().window([-9, 0], [3, 2], true).pixels, [0; 6]);
     }
 
     #[test]

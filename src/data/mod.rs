@@ -7,14 +7,13 @@ mod grey_images;
 mod idx;
 mod image_folder;
 mod picture;
-mod resample;
 mod survey;
 mod text_windows;
 
 pub use augment::ImageAugment;
 pub use grey_images::GreyImages;
 pub use image_folder::{Image, ImageFolder, ImageFormat, ImageSplits};
+pub use kernels::pictures::{Filter, resample};
 pub use picture::{Picture, luma};
-pub use resample::{Filter, resample};
 pub use survey::{Channels, OnCorrupt, class_weights, survey};
 pub use text_windows::{Tokens, WindowBatcher, WindowStarts, Windows, shift};

@@ -1,10 +1,8 @@
 //! Pictures in PNG and JPEG files: decoding, colours and size.
 
-use super::{
-    exif::{self, Orientation},
-    resample::{Filter, resample},
-};
+use super::exif::{self, Orientation};
 use anyhow::{Context, Result, anyhow, bail};
+use kernels::pictures::{Filter, resample_pixels, window};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::{JpegDecoder, errors::DecodeErrors};
 use zune_png::PngDecoder;
@@ -125,29 +123,21 @@ impl Picture {
             return self;
         }
         let (width, height) = if transposed { (self.height, self.width) } else { (self.width, self.height) };
-        self.rearranged([width, height], |x, y| {
+        let mut pixels = Vec::with_capacity(self.pixels.len());
+        for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
             let x = if mirrored { width - 1 - x } else { x };
             let y = if flipped { height - 1 - y } else { y };
-            Some(if transposed { (y, x) } else { (x, y) })
-        })
+            let (x, y) = if transposed { (y, x) } else { (x, y) };
+            pixels.extend(&self.pixels[(y * self.width + x) * self.channels..][..self.channels]);
+        }
+        Self { width, height, channels: self.channels, pixels }
     }
 
-    /// A picture of another size, whose pixel (x, y) is the pixel `from(x, y)` of this one, or else black.
-    pub(super) fn rearranged(
-        &self,
-        [width, height]: [usize; 2],
-        from: impl Fn(usize, usize) -> Option<(usize, usize)>,
-    ) -> Self {
-        let channels = self.channels;
-        let mut pixels = vec![0; width * height * channels];
-        for (y, row) in pixels.chunks_exact_mut(width * channels).enumerate() {
-            for (x, to) in row.chunks_exact_mut(channels).enumerate() {
-                if let Some((x, y)) = from(x, y) {
-                    to.copy_from_slice(&self.pixels[(y * self.width + x) * channels..][..channels]);
-                }
-            }
-        }
-        Self { width, height, channels, pixels }
+    /// A picture of `size` [columns, rows] from column `start[0]` and row `start[1]` on, black outside this picture.
+    /// `mirrored` exchanges left and right.
+    pub(super) fn window(&self, start: [isize; 2], size: [usize; 2], mirrored: bool) -> Self {
+        let pixels = window(&self.pixels, [self.width, self.channels], start, size, mirrored);
+        Self { width: size[0], height: size[1], channels: self.channels, pixels }
     }
 
     /// Scales the shorter side to `side` and crops the longer one around its centre.
@@ -161,18 +151,16 @@ impl Picture {
                 self.resized(size)
             }
         };
-        let [left, top] = [scaled.width, scaled.height].map(|length| (length - side) / 2);
+        let start = [scaled.width, scaled.height].map(|length| ((length - side) / 2) as isize);
         if scaled.width == side && scaled.height == side {
             return scaled;
         }
-        scaled.rearranged([side, side], |x, y| Some((x + left, y + top)))
+        scaled.window(start, [side, side], false)
     }
 
     fn resized(self, size: [usize; 2]) -> Self {
-        let values = resample(&self.pixels, [self.width, self.channels], size, Filter::Triangle);
-        let pixels = values.into_iter().map(|value| value.round().clamp(0.0, 255.0) as u8).collect();
-        let [width, height] = size;
-        Self { width, height, channels: self.channels, pixels }
+        let pixels = resample_pixels(&self.pixels, [self.width, self.channels], size, Filter::Triangle);
+        Self { width: size[0], height: size[1], channels: self.channels, pixels }
     }
 }
 

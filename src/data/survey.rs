@@ -1,10 +1,11 @@
 //! A pass over all pictures before training: unreadable files, and mean and deviation of each channel.
 
-use super::image_folder::ImageFolder;
+use super::image_folder::{Image, ImageFolder};
 use anyhow::{Result, bail};
 use burn::data::dataset::Dataset;
 use clap::ValueEnum;
 use collective::ProcessGroup;
+use kernels::pictures::{channel_sums, push_planes};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,18 @@ pub enum OnCorrupt {
 pub struct Channels {
     pub mean: Vec<f64>,
     pub std: Vec<f64>,
+}
+
+impl Channels {
+    /// Values `[picture, channel, row, column]` of pictures of one size, scaled to mean 0 and deviation 1.
+    pub fn normalise(&self, images: &[Image]) -> Vec<f32> {
+        let tables: Vec<_> = (self.mean.iter().zip(&self.std))
+            .map(|(mean, std)| std::array::from_fn(|value| ((value as f64 / 255.0 - mean) / std) as f32))
+            .collect();
+        let mut values = Vec::with_capacity(images.iter().map(|image| image.picture.pixels.len()).sum());
+        images.iter().for_each(|image| push_planes(&image.picture.pixels, &tables, &mut values));
+        values
+    }
 }
 
 /// Results of a part of the pictures.
@@ -58,13 +71,7 @@ impl Part {
             Err(error) => return Self { corrupt: vec![(index, format!("{error:#}"))], ..Self::default() },
         };
         let channels = image.picture.channels;
-        let (mut sums, mut squares) = (vec![0; channels], vec![0; channels]);
-        for pixel in image.picture.pixels.chunks_exact(channels) {
-            for (channel, value) in pixel.iter().enumerate() {
-                sums[channel] += u64::from(*value);
-                squares[channel] += u64::from(*value).pow(2);
-            }
-        }
+        let [sums, squares] = channel_sums(&image.picture.pixels, channels);
         let count = (image.picture.pixels.len() / channels) as u64;
         Self { corrupt: Vec::new(), count, sums, squares }
     }

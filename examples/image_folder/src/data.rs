@@ -85,19 +85,7 @@ pub struct ImageBatcher {
 impl Batcher<Image, ImageBatch> for ImageBatcher {
     fn batch(&self, images: Vec<Image>, device: &Device) -> ImageBatch {
         let ImageFormat { side, channels } = self.format;
-        // Each of the 256 values, normalised.
-        let tables: Vec<Vec<f32>> = (self.normalisation.mean.iter().zip(&self.normalisation.std))
-            .map(|(mean, std)| {
-                (0..256).map(|value| ((f64::from(value) / 255.0 - mean) / std) as f32).collect()
-            })
-            .collect();
-        let mut values = Vec::with_capacity(images.len() * channels * side * side);
-        for image in &images {
-            for (channel, table) in tables.iter().enumerate() {
-                let pixels = image.picture.pixels.iter().skip(channel).step_by(channels);
-                values.extend(pixels.map(|pixel| table[usize::from(*pixel)]));
-            }
-        }
+        let values = self.normalisation.normalise(&images);
         let labels: Vec<i32> = images.iter().map(|image| image.label as i32).collect();
         let size = images.len();
         (
