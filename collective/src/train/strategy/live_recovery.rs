@@ -2,12 +2,16 @@
 //!
 //! The state is that after the last complete optimizer step. An interrupted step has changed nothing but buffers such as
 //! BatchNorm's running statistics, which [`LiveRecovery`] keeps from before the step. The step is computed again.
+//! Running statistics that are not synchronised differ between ranks, and rank 0's count, so every rank keeps those.
 
 use super::{EpochReport, Observer, Position, Snapshot, StepModel, StepReport, run::Run};
 use crate::{
     ProcessGroup, Result,
+    device_error::read_data,
+    module_state::float_params,
     parameters::{TensorMap, replace, values},
 };
+use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -76,6 +80,8 @@ struct Kept {
     in_checkpoint: usize,
     boundary: Option<Boundary>,
     failed: Option<LiveState>,
+    /// BatchNorm's running statistics of rank 0 in the last step, by identity.
+    running: TensorMap,
     /// Whether the module has no buffers, once that is known.
     is_without_buffers: bool,
 }
@@ -135,9 +141,43 @@ impl<M: StepModel> Run<'_, M> {
             let _ = model.valid();
             buffers = values(&model, false).into_iter().collect();
             kept.is_without_buffers = buffers.is_empty();
+            buffers.extend(kept.running.clone());
         }
         let reports = kept.reports.len();
         kept.boundary = Some(Boundary { position: self.position(), buffers, reports });
+    }
+
+    /// Receives rank 0's running statistics of BatchNorm, which are the model's, so that they are not lost with rank 0.
+    ///
+    /// Every rank must call it, before the optimizer's step: without them, the step is computed again.
+    pub(super) fn share_running_statistics(&self, model: &M) -> Result<()> {
+        let (Some(recovery), group) = (&self.settings.recovery, &self.settings.group) else { return Ok(()) };
+        if group.world_size() == 1 || self.round.is_some() || recovery.lock().is_without_buffers {
+            return Ok(());
+        }
+        // Applies the last update.
+        let _ = model.valid();
+        let statistics: Vec<_> = (values(model, false).into_iter())
+            .zip(float_params(model).into_iter().filter(|param| !param.trainable))
+            .filter(|(_, param)| {
+                matches!(param.path.rsplit('.').next(), Some("running_mean" | "running_var"))
+            })
+            .map(|((id, tensor), _)| (id, tensor))
+            .collect();
+        let data = statistics.iter().map(|(_, tensor)| read_data(tensor.clone()));
+        let data = data.collect::<Result<Vec<_>>>()?;
+        let mut bytes = data.iter().map(|data| data.as_bytes()).collect::<Vec<_>>().concat();
+        if !bytes.is_empty() {
+            group.broadcast(&mut bytes, 0)?;
+        }
+        let mut rest = &bytes[..];
+        let received = statistics.into_iter().zip(data).map(|((id, tensor), data)| {
+            let theirs = rest.split_off(..data.as_bytes().len()).unwrap_or_default().to_vec();
+            let data = TensorData::from_bytes_vec(theirs, [data.num_elements()], data.dtype());
+            (id, Tensor::from_data(data, (&tensor.device(), tensor.dtype())))
+        });
+        recovery.lock().running = received.collect();
+        Ok(())
     }
 
     /// Keeps this rank's state for live recovery after a failure of the group.
