@@ -100,7 +100,10 @@ impl Listener {
                 .transpose()?;
             let screen = output.prefixed.then(|| (format!("[rank{rank}] "), write));
             let last = listener.last.clone();
-            listener.threads.push(thread::spawn(move || copy(pipe, screen, file, &last)));
+            let forward = move || copy(pipe, screen, file, &last);
+            let thread =
+                thread::Builder::new().spawn(forward).context("cannot start a thread for a rank's output")?;
+            listener.threads.push(thread);
         }
         Ok(listener)
     }

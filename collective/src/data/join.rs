@@ -7,17 +7,14 @@
 
 use crate::{
     Error, ProcessGroup, ReduceOp, Result,
-    data::loader::{DistributedLoader, ShardedBatch, ShardedBatches, unreadable},
+    data::loader::{DistributedLoader, ShardedBatch, ShardedBatches, start_thread, unreadable},
 };
 use burn::data::{
     dataloader::{DataLoader, DataLoaderIterator},
     dataset::DatasetError,
 };
 use burn::tensor::Device;
-use std::{
-    sync::{Arc, mpsc::sync_channel},
-    thread,
-};
+use std::sync::{Arc, mpsc::sync_channel};
 
 /// Number of batches that are read ahead of training.
 const AHEAD: usize = 2;
@@ -117,14 +114,16 @@ impl<O: Clone + Send + 'static> DistributedLoader<O> for JoinedLoader<O> {
     fn epoch(&self, _epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O> {
         let loader = self.loader.to_device(device);
         let (send, receive) = sync_channel(AHEAD);
-        thread::spawn(move || {
+        let mut failed = start_thread(move || {
             // The channel is closed when the consumer stops early.
             if loader.iter().all(|item| send.send(Some(item)).is_ok()) {
                 let _ = send.send(None);
             }
-        });
+        })
+        .err();
         let batches = std::iter::from_fn(move || match receive.recv() {
             Ok(item) => item,
+            Err(_) if failed.is_some() => failed.take().map(Err),
             // A loader that panicked must not look like the end of the epoch, because other ranks continue.
             Err(_) => Some(Err(DatasetError::new(std::io::Error::other("the data loader panicked")))),
         });

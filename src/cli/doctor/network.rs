@@ -53,11 +53,11 @@ pub(super) fn loopback() -> Finding {
         let (secret, listener) = (Secret::random(), TcpListener::bind("127.0.0.1:0")?);
         let address = listener.local_addr()?.to_string();
         let answering = secret.clone();
-        let server = thread::spawn(move || {
+        let server = thread::Builder::new().spawn(move || {
             if let Ok((stream, _)) = listener.accept() {
                 let _ = serve(stream, &answering);
             }
-        });
+        })?;
         let measured = measure(&address, &secret, WAIT)?;
         let _ = server.join();
         Ok(measured)

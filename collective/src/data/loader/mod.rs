@@ -9,6 +9,7 @@ mod workers;
 
 pub use builder::ShardedLoaderBuilder;
 pub use sharded::ShardedLoader;
+pub(super) use workers::start_thread;
 
 use crate::{Error, Result};
 use burn::data::{dataloader::DataLoader, dataset::DatasetError};

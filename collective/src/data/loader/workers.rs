@@ -54,11 +54,26 @@ pub(super) fn build<O: Send + 'static>(
             let build = build.clone();
             let mine: Vec<_> = batches.iter().skip(worker).step_by(workers).cloned().collect();
             let (send, receive) = sync_channel(AHEAD);
-            thread::spawn(move || {
-                stream.executes(|| mine.into_iter().all(|batch| send.send(build(batch)).is_ok()))
-            });
-            receive
+            let work =
+                move || stream.executes(|| mine.into_iter().all(|batch| send.send(build(batch)).is_ok()));
+            start_thread(work).map(|()| receive)
         })
-        .collect::<Vec<_>>();
-    Box::new((0..batches.len()).map_while(move |batch| queues[batch % workers].recv().ok()))
+        .collect::<std::result::Result<Vec<_>, _>>();
+    match queues {
+        Ok(queues) => {
+            Box::new((0..batches.len()).map_while(move |batch| queues[batch % workers].recv().ok()))
+        }
+        Err(error) => Box::new(std::iter::once(Err(unreadable(error)))),
+    }
+}
+
+/// Starts a thread that reads data.
+pub(in crate::data) fn start_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::result::Result<(), DatasetError> {
+    let failed = |error| {
+        let failed = format!("cannot start a thread that loads data: {error}; see ulimit -a");
+        DatasetError::new(io::Error::other(failed))
+    };
+    thread::Builder::new().name("data-loader".into()).spawn(work).map(drop).map_err(failed)
 }

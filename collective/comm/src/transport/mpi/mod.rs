@@ -142,7 +142,8 @@ pub(crate) fn connect(
     let ranks: Vec<i32> = members.iter().map(|member| *member as i32).collect();
     // MPI cannot do this with a deadline, so that a thread does it, which may be left behind.
     let (done, made) = mpsc::channel();
-    thread::spawn(move || done.send(create(&ranks, tag)));
+    (thread::Builder::new().spawn(move || done.send(create(&ranks, tag))))
+        .map_err(|error| Error::io("start a thread for MPI", &error))?;
     let handle = made.recv_timeout(timeout).map_err(|_| {
         Library::abandon();
         let absent = "some rank of the group did not take part";
