@@ -65,8 +65,15 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    let who = own_rank().map(|rank| format!("rank {rank}: ")).unwrap_or_default();
-    eprint_line(&format!("error: {who}{error:#}"));
+    let text = format!("{error:#}");
+    eprint_line(&match own_rank() {
+        // A failure that the rank has reported to all is its own.
+        Some(rank) => {
+            let itself = format!("rank {rank} failed: ");
+            format!("error: rank {rank}: {}", text.strip_prefix(&itself).unwrap_or(&text))
+        }
+        None => format!("error: {text}"),
+    });
     ExitCode::from(match consequence {
         true => OTHER_RANK_FAILED,
         false if halves_batch(&error) => BATCH_TOO_LARGE,

@@ -27,7 +27,9 @@ fn a_gan_continues_with_the_same_bits() {
     // A damaged checkpoint is an error, not a new start.
     let bytes = fs::read(&parts).expect("a checkpoint");
     fs::write(&parts, &bytes[..bytes.len() - 1]).expect("written");
-    gan(&parts, 5).failed_with(&["gan.ckpt is damaged", "truncated"]);
+    let damaged = gan(&parts, 5);
+    damaged.failed_with(&["gan.ckpt is damaged", "truncated"]);
+    assert!(damaged.stderr.starts_with(&format!("error: rank 0: {}", parts.display())), "{damaged:#?}");
 }
 
 #[test]

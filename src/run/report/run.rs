@@ -206,7 +206,9 @@ fn misread(
 }
 
 fn damaged(path: &Path, line: usize, reason: &str) -> anyhow::Error {
-    anyhow!("{}, line {line}: {reason}; repair the line, or remove the file to ignore it", path.display())
+    // A folder without this file is not a run's.
+    let or_else = if path.ends_with("config.json") { "" } else { ", or remove the file to ignore it" };
+    anyhow!("{}, line {line}: {reason}; repair the line{or_else}", path.display())
 }
 
 #[cfg(test)]
@@ -269,6 +271,7 @@ mod tests {
         }
         let folder = folder(STEPS);
         fs::write(folder.path().join("config.json"), "{\n  \"seed\": }").expect("written");
-        assert!(error(folder.path()).contains("config.json, line 2: "), "{}", error(folder.path()));
+        let error = error(folder.path());
+        assert!(error.contains("config.json, line 2: ") && error.ends_with("; repair the line"), "{error}");
     }
 }
