@@ -141,8 +141,8 @@ impl<M: StepModel> Run<'_, M> {
     fn optimize(&mut self, model: M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
         let SynchronisedStep { grads, unchecked, samples, batches, loss_scale, skipped } = step;
         let step = self.engine.steps;
-        self.settings.callbacks.each(|callback| callback.on_gradients(step, &model, &grads))?;
         self.share_running_statistics(&model)?;
+        self.settings.callbacks.each(|callback| callback.on_gradients(step, &model, &grads))?;
         // So that the optimizer can free the parameters that it replaces.
         drop(model);
         self.learner.lr_step();
