@@ -9,6 +9,9 @@ use pulp::Simd;
 
 /// Images per part of the sum. Independent of the number of threads, so that the sums are, too.
 const IMAGES: usize = 8;
+
+/// Values of a sum up to which a batch of fewer images has two parts: adding them costs less than a second thread gains.
+const FEW: usize = 1 << 18;
 /// Vectors of filters in a tile, unless one vector has room for all filters; taps in a tile with 32 and with 16
 /// registers.
 pub(super) const VECTORS: usize = 2;
@@ -176,9 +179,11 @@ impl Sums {
         new: impl Fn() -> W + Sync + Send,
         add: impl Fn(&mut W, usize, &mut Sums) + Sync + Send,
     ) -> Sums {
-        let parts = parallel::each(batch.div_ceil(IMAGES), new, |workspace, part| {
+        let is_small = size[0] * size[1] <= FEW;
+        let at_once = if is_small { batch.div_ceil(2).clamp(1, IMAGES) } else { IMAGES };
+        let parts = parallel::each(batch.div_ceil(at_once), new, |workspace, part| {
             let mut sums = Sums::new(size);
-            for number in part * IMAGES..((part + 1) * IMAGES).min(batch) {
+            for number in part * at_once..((part + 1) * at_once).min(batch) {
                 add(workspace, number, &mut sums);
             }
             sums
