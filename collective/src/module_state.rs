@@ -172,23 +172,40 @@ fn receive<M: Module>(
     root: usize,
     shared: fn(&Entry) -> bool,
 ) -> Result<M> {
-    // One message for all, because the cost per message dominates here.
-    let parts: Vec<&[u8]> =
-        entries.iter().filter(|entry| shared(entry)).map(|entry| entry.data.as_bytes()).collect();
+    broadcast_data(
+        entries.iter_mut().filter(|entry| shared(entry)).map(|entry| &mut entry.data),
+        group,
+        root,
+    )?;
     if group.rank() == root {
-        group.broadcast(&mut parts.concat(), root)?;
         return Ok(module);
     }
-    let mut bytes = vec![0; parts.iter().map(|part| part.len()).sum()];
+    Ok(overwrite(module, entries.into_iter().map(|e| e.data).collect()))
+}
+
+/// Replaces values by those of `root`, which have the same shapes and types.
+///
+/// # Errors
+/// If the group fails.
+pub(crate) fn broadcast_data<'a>(
+    data: impl Iterator<Item = &'a mut TensorData>,
+    group: &ProcessGroup,
+    root: usize,
+) -> Result<()> {
+    let data: Vec<&mut TensorData> = data.collect();
+    // One message for all, because the cost per message dominates here.
+    let mut bytes = data.iter().map(|data| data.as_bytes()).collect::<Vec<_>>().concat();
     group.broadcast(&mut bytes, root)?;
+    if group.rank() == root {
+        return Ok(());
+    }
     let mut rest = &bytes[..];
-    for entry in entries.iter_mut().filter(|entry| shared(entry)) {
-        let (mine, others) = rest.split_at(entry.data.as_bytes().len());
-        entry.data =
-            TensorData::from_bytes_vec(mine.to_vec(), entry.data.shape().clone(), entry.data.dtype());
+    for data in data {
+        let (theirs, others) = rest.split_at(data.as_bytes().len());
+        *data = TensorData::from_bytes_vec(theirs.to_vec(), data.shape().clone(), data.dtype());
         rest = others;
     }
-    Ok(overwrite(module, entries.into_iter().map(|e| e.data).collect()))
+    Ok(())
 }
 
 /// Fails on every rank if any two ranks hold different bits.

@@ -8,10 +8,10 @@ use super::{EpochReport, Observer, Position, Snapshot, StepModel, StepReport, ru
 use crate::{
     ProcessGroup, Result,
     device_error::read_data,
-    module_state::float_params,
-    parameters::{TensorMap, replace, values},
+    module_state::{broadcast_data, float_params},
+    parameters::{TensorMap, replace, reshaped, values},
 };
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -164,18 +164,18 @@ impl<M: StepModel> Run<'_, M> {
             })
             .map(|((id, tensor), _)| (id, tensor))
             .collect();
-        let data = statistics.iter().map(|(_, tensor)| read_data(tensor.clone()));
-        let data = data.collect::<Result<Vec<_>>>()?;
-        let mut bytes = data.iter().map(|data| data.as_bytes()).collect::<Vec<_>>().concat();
-        if !bytes.is_empty() {
-            group.broadcast(&mut bytes, 0)?;
+        if statistics.is_empty() {
+            return Ok(());
         }
-        let mut rest = &bytes[..];
-        let received = statistics.into_iter().zip(data).map(|((id, tensor), data)| {
-            let theirs = rest.split_off(..data.as_bytes().len()).unwrap_or_default().to_vec();
-            let data = TensorData::from_bytes_vec(theirs, [data.num_elements()], data.dtype());
-            (id, Tensor::from_data(data, (&tensor.device(), tensor.dtype())))
-        });
+        let flat =
+            |tensor: &Tensor<1>| reshaped(tensor.clone(), Shape::from([tensor.shape().num_elements()]));
+        let data = statistics.iter().map(|(_, tensor)| read_data(flat(tensor)));
+        let mut data = data.collect::<Result<Vec<_>>>()?;
+        broadcast_data(data.iter_mut(), group, 0)?;
+        let received = statistics
+            .into_iter()
+            .zip(data)
+            .map(|((id, tensor), data)| (id, Tensor::from_data(data, (&tensor.device(), tensor.dtype()))));
         recovery.lock().running = received.collect();
         Ok(())
     }
