@@ -31,12 +31,18 @@ pub struct Channels {
 
 impl Channels {
     /// Values `[picture, channel, row, column]` of pictures of one size, scaled to mean 0 and deviation 1.
+    ///
+    /// # Panics
+    /// If a picture has another number of channels.
     pub fn normalise(&self, images: &[Image]) -> Vec<f32> {
         let tables: Vec<_> = (self.mean.iter().zip(&self.std))
             .map(|(mean, std)| std::array::from_fn(|value| ((value as f64 / 255.0 - mean) / std) as f32))
             .collect();
         let mut values = Vec::with_capacity(images.iter().map(|image| image.picture.pixels.len()).sum());
-        images.iter().for_each(|image| push_planes(&image.picture.pixels, &tables, &mut values));
+        for Image { picture, .. } in images {
+            assert_eq!(picture.channels, tables.len(), "a mean and a deviation for each channel");
+            push_planes(&picture.pixels, &tables, &mut values);
+        }
         values
     }
 }
