@@ -8,15 +8,13 @@ use crate::{
 use pulp::Simd;
 use std::{mem::MaybeUninit, ops::Range};
 
-/// Vectors of positions in a tile.
-const VECTORS: usize = 3;
-/// Filters in a tile with 32 and with 16 registers.
+/// Filters and vectors of positions in a tile with 32 and with 16 registers.
 ///
-/// The sums leave registers for one weight and the loaded positions.
-const WIDE: usize = 8;
-const NARROW: usize = 4;
+/// The sums leave registers for a weight and the loaded positions.
+pub const WIDE: (usize, usize) = (8, 3);
+pub const NARROW: (usize, usize) = (6, 2);
 /// Maximum number of values in a tile, with the widest vectors.
-const TILE: usize = WIDE * VECTORS * 16;
+const TILE: usize = WIDE.0 * WIDE.1 * 16;
 
 /// Weights, bias and activation of a convolution.
 pub struct Filters<'a> {
@@ -71,19 +69,24 @@ multiversion!(
         filters: Filters<'_>,
     ) -> Vec<f32> {
         if S::REGISTER_COUNT >= 32 {
-            tiled::<S, WIDE>(simd, geometry, images, filters)
+            tiled::<S, { WIDE.0 }, { WIDE.1 }>(simd, geometry, images, filters)
         } else {
-            tiled::<S, NARROW>(simd, geometry, images, filters)
+            tiled::<S, { NARROW.0 }, { NARROW.1 }>(simd, geometry, images, filters)
         }
     }
 );
 
 #[inline(always)]
-fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filters: Filters) -> Vec<f32> {
+fn tiled<S: Simd, const F: usize, const V: usize>(
+    _: S,
+    geometry: Geometry,
+    images: Whole,
+    filters: Filters,
+) -> Vec<f32> {
     let packed = Packed::new::<F>(&geometry, &filters);
-    let span = VECTORS * S::F32_LANES;
+    let span = V * S::F32_LANES;
     let small = positions(&geometry) < span;
-    let staged = geometry.is_padded() || images.output.is_some() || small;
+    let staged = geometry.is_copied() || images.output.is_some() || small;
     let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
     let one = |stage: &mut Option<PaddedImage>, number: Range<usize>, out: &mut [MaybeUninit<f32>]| {
         let image = images.part(number.start * geometry.image(), geometry.image());
@@ -91,7 +94,7 @@ fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filte
             Some(stage) => stage.fill(&geometry, image),
             None => image.values,
         };
-        image_outputs::<F>(&geometry, image, &packed, out);
+        image_outputs::<F, V>(&geometry, image, &packed, out);
     };
     // SAFETY: every output position lies in a tile.
     unsafe { parallel::build([geometry.batch, 1], geometry.output_image(), new, one) }
@@ -100,7 +103,7 @@ fn tiled<S: Simd, const F: usize>(_: S, geometry: Geometry, images: Whole, filte
 /// Number of positions between an output's first and last value, in rows of the padded image.
 fn positions(geometry: &Geometry) -> usize {
     let [height, width] = geometry.output;
-    (height - 1) * geometry.padded()[1] + width
+    (height - 1) * geometry.phase()[1] + width
 }
 
 /// Weights in the order in which tiles read them.
@@ -128,14 +131,14 @@ impl Packed {
 
 multiversion!(
     /// The outputs of one image.
-    fn image_outputs<S: Simd, const F: usize>(
+    fn image_outputs<S: Simd, const F: usize, const V: usize>(
         simd: S,
         geometry: &Geometry,
         image: &[f32],
         packed: &Packed,
         out: &mut [MaybeUninit<f32>],
     ) {
-        let (total, span) = (positions(geometry), VECTORS * S::F32_LANES);
+        let (total, span) = (positions(geometry), V * S::F32_LANES);
         let (taps, plane) = (geometry.taps(), geometry.output_plane());
         let mut tile = [0.0; TILE];
         let mut done = 0;
@@ -147,7 +150,7 @@ multiversion!(
                 let bias = &packed.bias[first..first + F];
                 // SAFETY: the image reaches to the last tap of the last position, or has slack after it.
                 unsafe {
-                    sums::<S, F>(simd, image[start..].as_ptr(), &packed.offsets, weights, bias, &mut tile)
+                    sums::<S, F, V>(simd, image[start..].as_ptr(), &packed.offsets, weights, bias, &mut tile)
                 };
                 if packed.relu {
                     relu(&mut tile[..F * span]);
@@ -169,7 +172,7 @@ multiversion!(
 /// `image` must be readable up to the largest offset plus the tile's positions, and `weights` must have `F`
 /// values for each offset.
 #[inline(always)]
-unsafe fn sums<S: Simd, const F: usize>(
+unsafe fn sums<S: Simd, const F: usize, const V: usize>(
     simd: S,
     image: *const f32,
     offsets: &[usize],
@@ -179,21 +182,21 @@ unsafe fn sums<S: Simd, const F: usize>(
 ) {
     // Plain loops and pointers: debug profiles do not optimise all iterator code away.
     let zero = simd.splat_f32s(0.0);
-    let mut sums = [[zero; VECTORS]; F];
+    let mut sums = [[zero; V]; F];
     for filter in 0..F {
-        sums[filter] = [simd.splat_f32s(bias[filter]); VECTORS];
+        sums[filter] = [simd.splat_f32s(bias[filter]); V];
     }
     let mut weights = weights.as_ptr();
     for &offset in offsets {
-        let mut values = [zero; VECTORS];
-        for vector in 0..VECTORS {
+        let mut values = [zero; V];
+        for vector in 0..V {
             // SAFETY: the caller's contract.
             values[vector] = unsafe { load::<S>(image.add(offset + vector * S::F32_LANES)) };
         }
         for filter in 0..F {
             // SAFETY: the caller's contract.
             let weight = simd.splat_f32s(unsafe { *weights.add(filter) });
-            for vector in 0..VECTORS {
+            for vector in 0..V {
                 sums[filter][vector] = simd.mul_add_e_f32s(weight, values[vector], sums[filter][vector]);
             }
         }
@@ -201,8 +204,8 @@ unsafe fn sums<S: Simd, const F: usize>(
         weights = unsafe { weights.add(F) };
     }
     for filter in 0..F {
-        for vector in 0..VECTORS {
-            let at = (filter * VECTORS + vector) * S::F32_LANES;
+        for vector in 0..V {
+            let at = (filter * V + vector) * S::F32_LANES;
             // SAFETY: TILE is F tiles' worth of the widest vectors.
             unsafe { store::<S>(tile.as_mut_ptr().add(at), sums[filter][vector]) };
         }
@@ -229,7 +232,7 @@ fn write_rows(
     total: usize,
     plane: &mut [MaybeUninit<f32>],
 ) {
-    let (width, row_len) = (geometry.output[1], geometry.padded()[1]);
+    let (width, row_len) = (geometry.output[1], geometry.phase()[1]);
     let end = (start + values.len()).min(total);
     let (mut row, mut column) = (done / row_len, done % row_len);
     let mut at = done;

@@ -6,7 +6,8 @@
 //! the algorithm in `winograd`. Other convolutions, and small images with many channels, use `patches`.
 //!
 //! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
-//! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
+//! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes; with a stride, over those
+//! of each phase of the image, which follow each other as well.
 
 mod bias;
 mod depthwise;
@@ -33,7 +34,7 @@ const ONE_VECTOR: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     geometry: Geometry,
-    /// Whether the kernels for stride 1 and equal padding on both sides compute it.
+    /// Whether the kernels for equal padding on both sides compute it; with a stride, only the gradient of the weights.
     pub(crate) plain: bool,
 }
 
@@ -75,7 +76,7 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
-        if !self.plain {
+        if !self.plain || self.geometry.is_strided() {
             return patches::forward(&self.geometry, images, weights, bias, relu);
         }
         outputs(self.geometry, images.into(), Filters { weights, rotated: false, bias, relu })
@@ -117,7 +118,7 @@ impl Shape {
     /// If a slice is shorter than its shape.
     pub fn input_gradient(&self, weights: &[f32], gradient: Gradient) -> Vec<f32> {
         let Self { geometry, plain } = *self;
-        if !plain {
+        if !plain || geometry.is_strided() {
             return unpooled(gradient, self.outputs(), |gradient| {
                 patches::input_gradient(&geometry, weights, gradient)
             });

@@ -50,7 +50,7 @@ fn tiled<S: Simd, const T: usize, const V: usize>(
     let offsets = geometry.offsets();
     let layout = Layout::new::<S, V>(&geometry);
     let new = || Workspace {
-        stage: geometry.is_padded().then(|| PaddedImage::new(&geometry, 0)),
+        stage: geometry.is_copied().then(|| PaddedImage::new(&geometry, 0)),
         gradient: vec![0.0; layout.stride() * geometry.output_plane()],
     };
     let room = geometry.taps().next_multiple_of(T);
@@ -207,7 +207,7 @@ multiversion!(
     ) {
         layout.transpose(gradient, layout.geometry.output_plane(), transposed);
         let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
-        let ([height, width], row_len) = (geometry.output, geometry.padded()[1]);
+        let ([height, width], row_len) = (geometry.output, geometry.phase()[1]);
         let rows_at_once = (POSITIONS / width).max(1);
         for first in (0..height).step_by(rows_at_once) {
             let rows = rows_at_once.min(height - first);

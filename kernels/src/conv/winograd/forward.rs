@@ -4,12 +4,12 @@ use super::{
     MIDDLE, POINTS, Tiles,
     input::Input,
     outputs::{place, pool, sums},
-    products::{NARROW, Packed, SPAN, VECTORS, WIDE, multiply},
+    products::{Packed, SPAN, multiply},
 };
 use crate::{
     conv::{
         Gradient,
-        forward::{Filters, relu},
+        forward::{Filters, NARROW, WIDE, relu},
         geometry::Geometry,
     },
     parallel::{self, Room},
@@ -38,22 +38,22 @@ multiversion!(
         lens: [usize; 2],
     ) -> (Vec<f32>, Vec<u8>) {
         if S::REGISTER_COUNT >= 32 {
-            blocked::<S, WIDE>(simd, geometry, images, filters, lens)
+            blocked::<S, { WIDE.0 }, { WIDE.1 }>(simd, geometry, images, filters, lens)
         } else {
-            blocked::<S, NARROW>(simd, geometry, images, filters, lens)
+            blocked::<S, { NARROW.0 }, { NARROW.1 }>(simd, geometry, images, filters, lens)
         }
     }
 );
 
 #[inline(always)]
-fn blocked<S: Simd, const F: usize>(
+fn blocked<S: Simd, const F: usize, const V: usize>(
     _: S,
     geometry: Geometry,
     images: Gradient,
     filters: Filters,
     lens: [usize; 2],
 ) -> (Vec<f32>, Vec<u8>) {
-    let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
+    let tiles = Tiles::new(&geometry, S::F32_LANES, Some(V));
     let packed = Packed::new::<F>(&geometry, &filters);
     let new = || Workspace {
         input: Input::new::<S>(&tiles),
@@ -64,7 +64,7 @@ fn blocked<S: Simd, const F: usize>(
     };
     let one = |workspace: &mut Workspace, one: Range<usize>, values: Room, taken: Room<u8>, _: Room<()>| {
         let image = images.image(one.start, geometry.channels, geometry.size);
-        image_outputs::<F>(&geometry, &tiles, &packed, image, workspace, (values, taken));
+        image_outputs::<F, V>(&geometry, &tiles, &packed, image, workspace, (values, taken));
     };
     // SAFETY: every filter's plane is written.
     let (values, taken, _) =
@@ -86,7 +86,7 @@ struct Workspace {
 
 multiversion!(
     /// The outputs of one image, and indices of pooled values, whose room is empty without pooling.
-    fn image_outputs<S: Simd, const F: usize>(
+    fn image_outputs<S: Simd, const F: usize, const V: usize>(
         simd: S,
         geometry: &Geometry,
         tiles: &Tiles,
@@ -114,7 +114,7 @@ multiversion!(
                         match span / S::F32_LANES {
                             1 => multiply::<S, F, 1>(simd, filters, image, bias, to),
                             2 => multiply::<S, F, 2>(simd, filters, image, bias, to),
-                            _ => multiply::<S, F, VECTORS>(simd, filters, image, bias, to),
+                            _ => multiply::<S, F, V>(simd, filters, image, bias, to),
                         }
                     }
                 }

@@ -2,18 +2,16 @@
 
 use super::POINTS;
 use crate::{
-    conv::{forward::Filters, geometry::Geometry},
+    conv::{
+        forward::{Filters, WIDE},
+        geometry::Geometry,
+    },
     simd::{load, store},
 };
 use pulp::Simd;
 
-/// Vectors of tiles whose sums are in registers at a time.
-pub const VECTORS: usize = 3;
-/// Number of tiles in these vectors, with the widest ones.
-pub const SPAN: usize = VECTORS * 16;
-/// Filters at a time with 32 and with 16 registers.
-pub const WIDE: usize = 8;
-pub const NARROW: usize = 4;
+/// Maximum number of tiles whose sums are in registers at a time.
+pub const SPAN: usize = WIDE.1 * 16;
 
 /// Transformed filters in the order in which [`multiply`] reads them.
 pub struct Packed {

@@ -145,6 +145,23 @@ fn convolutions_by_every_algorithm_equal_those_of_burn() {
 }
 
 #[test]
+fn overlapping_kernels_with_a_stride_equal_those_of_burn() {
+    for (image, filters, kernel, padding, stride) in [
+        ([9, 3, 28, 27], 33, [3, 3], 1, [2, 2]),
+        ([2, 2, 15, 16], 5, [3, 4], 0, [2, 3]),
+        ([3, 1, 9, 40], 17, [5, 2], 1, [1, 1]),
+        ([3, 4, 11, 12], 16, [4, 3], 1, [3, 1]),
+        ([1, 2, 4, 5], 3, [3, 3], 2, [2, 2]),
+        // Rows and columns that no kernel reaches.
+        ([2, 3, 12, 10], 8, [4, 4], 0, [3, 3]),
+    ] {
+        let case = Case { image, filters, kernel, padding: [[padding; 2]; 2], stride, ..PLAIN };
+        assert_equals_burns(case, false);
+        assert_equals_burns(case, true);
+    }
+}
+
+#[test]
 fn depthwise_convolutions_equal_those_of_burn() {
     let padding = [[1, 2], [3, 0]];
     for (image, filters, dilation) in [([2, 3, 7, 9], 6, [1, 1]), ([1, 2, 30, 21], 2, [2, 3])] {
