@@ -115,6 +115,8 @@ pub fn launch_threads_with<T: Send>(
     };
     let first = failures.iter().position(|failure| !follows(failure));
     match failures.swap_remove(first.unwrap_or(0)) {
+        // A failure that the rank has reported to all begins with its number.
+        (rank, Ok(error)) if format!("{error:#}").starts_with(&format!("rank {rank} failed: ")) => Err(error),
         (rank, Ok(error)) => Err(error.context(format!("rank {rank}"))),
         (_, Err(panic)) => resume_unwind(panic),
     }
