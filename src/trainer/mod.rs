@@ -201,8 +201,8 @@ impl<'a, M: StepModel> Trainer<'a, M> {
     /// Uses a scheduler of the program in place of `--lr-schedule`: one of Burn, an
     /// [`FnLr`](collective::lr::FnLr), or any other `LrScheduler`.
     ///
-    /// It is stepped once per optimizer step, and its record is part of every checkpoint. For groups of parameters, use
-    /// [`lr_group`](Self::lr_group).
+    /// It is stepped once per optimizer step, and its record is part of every checkpoint. Of a `ModuleLrScheduler`, only the
+    /// base schedule counts; for groups of parameters, use [`lr_group`](Self::lr_group).
     pub fn lr_scheduler<S: Into<ModuleLrScheduler>>(
         mut self,
         make: impl FnOnce(LrPlan) -> Result<S, String> + 'static,
