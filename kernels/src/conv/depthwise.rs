@@ -1,10 +1,9 @@
 //! Convolution of each channel on its own (depthwise).
 //!
-//! A plane is copied with its padding and divided by the stride: into one plane for each remainder of row and column, in
-//! which a tap reads consecutive values for consecutive outputs. Outputs are computed over whole rows of such a plane; those
+//! A plane is copied with its padding and divided by the stride. Outputs are computed over whole rows of such a phase; those
 //! between the rows of the output are discarded, and their gradients are zero.
 
-use super::geometry::Geometry;
+use super::{geometry::Geometry, phases::Phases};
 use crate::{
     parallel::{self, values, write_parts},
     simd::{copy_strided, load, multiversion, store},
@@ -22,8 +21,7 @@ pub struct Depthwise {
     /// The same convolution of one channel.
     one: Geometry,
     channels: usize,
-    /// Rows and columns of the plane of a remainder.
-    plane: [usize; 2],
+    phases: Phases,
 }
 
 /// Buffers of a thread.
@@ -46,13 +44,13 @@ impl Depthwise {
         dilation: [usize; 2],
     ) -> Option<Self> {
         let one = Geometry::new([batch, 1, height, width], weights, padding, stride, dilation)?;
-        let plane =
-            [0, 1].map(|axis| one.output[axis] + dilation[axis] * (one.kernel[axis] - 1) / stride[axis]);
+        let phases = Phases::new(&one, CHUNK);
+        let plane = phases.plane;
         values(&images)?;
         // Rounded up, with zeros before and after.
         values(&[4, stride[0], stride[1], plane[0].checked_add(CHUNK)?, plane[1].checked_add(CHUNK)?])?;
         let whole = channels > 0 && one.filters.is_multiple_of(channels);
-        whole.then_some(Self { one, channels, plane })
+        whole.then_some(Self { one, channels, phases })
     }
 
     /// Shape of the images, `[batch, channels, height, width]`.
@@ -77,7 +75,7 @@ impl Depthwise {
     /// # Panics
     /// If a slice does not have the length of its shape.
     pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32]) -> Vec<f32> {
-        let ([_, filters, _, width], starts) = (self.outputs(), self.starts());
+        let ([_, filters, _, width], starts) = (self.outputs(), self.phases.starts(&self.one));
         self.planes(self.outputs(), |Workspace { divided, wide }, number, output| {
             let (filter, image) = (number % filters, number / filters);
             self.divide(&images[self.image(image, filter)..], divided);
@@ -86,7 +84,7 @@ impl Depthwise {
             wide.fill(bias.get(filter).copied().unwrap_or_default());
             add_shifted(divided, &taps, &mut wide[..self.wide()]);
             for (row, output) in output.chunks_exact_mut(width).enumerate() {
-                output.copy_from_slice(&wide[row * self.plane[1]..][..width]);
+                output.copy_from_slice(&wide[row * self.phases.plane[1]..][..width]);
             }
         })
     }
@@ -96,7 +94,7 @@ impl Depthwise {
     /// # Panics
     /// If a slice does not have the length of its shape.
     pub fn weight_gradient(&self, images: &[f32], gradient: &[f32]) -> Vec<f32> {
-        let ([batch, filters, ..], starts) = (self.outputs(), self.starts());
+        let ([batch, filters, ..], starts) = (self.outputs(), self.phases.starts(&self.one));
         let of_filter = |Workspace { divided, wide }: &mut Workspace, filter: usize| {
             let mut sums = vec![0.0; starts.len()];
             for image in 0..batch {
@@ -114,7 +112,7 @@ impl Depthwise {
     /// # Panics
     /// If a slice does not have the length of its shape.
     pub fn input_gradient(&self, weights: &[f32], gradient: &[f32]) -> Vec<f32> {
-        let ([_, filters, ..], starts) = (self.outputs(), self.starts());
+        let ([_, filters, ..], starts) = (self.outputs(), self.phases.starts(&self.one));
         self.planes(self.inputs(), |Workspace { divided, wide }, number, to| {
             divided.fill(0.0);
             let (image, channel) = (number / self.channels, number % self.channels);
@@ -122,15 +120,16 @@ impl Depthwise {
             for filter in channel * each..(channel + 1) * each {
                 self.widen(gradient, image * filters + filter, wide);
                 let weights = &weights[filter * starts.len()..];
-                for (remainder, divided) in divided.chunks_exact_mut(self.area()).enumerate() {
+                for (phase, divided) in divided.chunks_exact_mut(self.phases.area()).enumerate() {
                     let taps =
-                        starts.iter().zip(weights).filter(|(start, _)| *start / self.area() == remainder);
-                    let back =
-                        |(start, weight): (&usize, &f32)| (self.before() - start % self.area(), *weight);
+                        starts.iter().zip(weights).filter(|(start, _)| *start / self.phases.area() == phase);
+                    let back = |(start, weight): (&usize, &f32)| {
+                        (self.before() - start % self.phases.area(), *weight)
+                    };
                     add_shifted(wide, &taps.map(back).collect::<Vec<_>>(), divided);
                 }
             }
-            self.lines(|at, from, count| {
+            self.phases.lines(&self.one, |at, from, count| {
                 let values = divided[from..][..count].iter();
                 to[at..]
                     .iter_mut()
@@ -157,36 +156,21 @@ impl Depthwise {
     }
 
     fn workspace(&self) -> Workspace {
-        let divided = vec![0.0; self.one.stride[0] * self.one.stride[1] * self.area() + CHUNK];
-        Workspace { divided, wide: vec![0.0; self.before() + self.area() + CHUNK] }
+        let divided = vec![0.0; self.phases.len() + CHUNK];
+        Workspace { divided, wide: vec![0.0; self.before() + self.phases.area() + CHUNK] }
     }
 
-    /// Number of values of a remainder's plane, and of those after it with which it ends with a chunk.
-    fn area(&self) -> usize {
-        (self.plane[0] * self.plane[1]).next_multiple_of(CHUNK)
-    }
-
-    /// Number of values of a plane of the output with the columns of a remainder's plane, and of those with which it ends with
+    /// Number of values of a plane of the output with the columns of a phase, and of those with which it ends with
     /// a chunk.
     fn wide(&self) -> usize {
         let [height, width] = self.one.output;
-        ((height - 1) * self.plane[1] + width).next_multiple_of(CHUNK)
+        ((height - 1) * self.phases.plane[1] + width).next_multiple_of(CHUNK)
     }
 
-    /// For each tap, the index of its value for the first output in [`Workspace::divided`].
-    fn starts(&self) -> Vec<usize> {
-        let ([rows, columns], [sy, sx]) = (self.one.kernel, self.one.stride);
-        let start = |row: usize, column: usize| {
-            let (y, x) = (row * self.one.dilation[0], column * self.one.dilation[1]);
-            (y % sy * sx + x % sx) * self.area() + y / sy * self.plane[1] + x / sx
-        };
-        (0..rows).flat_map(|row| (0..columns).map(move |column| start(row, column))).collect()
-    }
-
-    /// The largest distance between two taps in a remainder's plane.
+    /// The largest distance between two taps in a phase.
     fn before(&self) -> usize {
         let [rows, columns] = self.one.kernel;
-        (rows - 1) * self.one.dilation[0] / self.one.stride[0] * self.plane[1]
+        (rows - 1) * self.one.dilation[0] / self.one.stride[0] * self.phases.plane[1]
             + (columns - 1) * self.one.dilation[1] / self.one.stride[1]
     }
 
@@ -202,7 +186,7 @@ impl Depthwise {
 
     /// Copies the first plane of `image`.
     fn divide(&self, image: &[f32], divided: &mut [f32]) {
-        self.lines(|at, to, count| {
+        self.phases.lines(&self.one, |at, to, count| {
             copy_strided(&image[at..], self.one.stride[1], &mut divided[to..][..count])
         });
     }
@@ -212,23 +196,7 @@ impl Depthwise {
         let [height, width] = self.one.output;
         let rows = gradient[number * height * width..][..height * width].chunks_exact(width);
         for (row, from) in rows.enumerate() {
-            wide[self.before() + row * self.plane[1]..][..width].copy_from_slice(from);
-        }
-    }
-
-    /// Calls `run(at, divided, count)` for runs of `count` values, which are consecutive in [`Workspace::divided`] and a
-    /// stride apart in a plane of an image.
-    #[inline(always)]
-    fn lines(&self, mut run: impl FnMut(usize, usize, usize)) {
-        let ([height, width], [sy, sx]) = (self.one.size, self.one.stride);
-        let ([top, left], [rows, columns]) = (self.one.padding, self.plane);
-        for y in (0..height).take_while(|y| (y + top) / sy < rows) {
-            for x in 0..sx.min(width) {
-                let column = (x + left) / sx;
-                let count = (width - x).div_ceil(sx).min(columns.saturating_sub(column));
-                let remainder = (y + top) % sy * sx + (x + left) % sx;
-                run(y * width + x, remainder * self.area() + (y + top) / sy * columns + column, count);
-            }
+            wide[self.before() + row * self.phases.plane[1]..][..width].copy_from_slice(from);
         }
     }
 }

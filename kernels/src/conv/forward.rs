@@ -86,7 +86,7 @@ fn tiled<S: Simd, const F: usize, const V: usize>(
     let packed = Packed::new::<F>(&geometry, &filters);
     let span = V * S::F32_LANES;
     let small = positions(&geometry) < span;
-    let staged = geometry.is_copied() || images.output.is_some() || small;
+    let staged = geometry.is_padded() || images.output.is_some() || small;
     let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
     let one = |stage: &mut Option<PaddedImage>, number: Range<usize>, out: &mut [MaybeUninit<f32>]| {
         let image = images.part(number.start * geometry.image(), geometry.image());
@@ -103,7 +103,7 @@ fn tiled<S: Simd, const F: usize, const V: usize>(
 /// Number of positions between an output's first and last value, in rows of the padded image.
 fn positions(geometry: &Geometry) -> usize {
     let [height, width] = geometry.output;
-    (height - 1) * geometry.phase()[1] + width
+    (height - 1) * geometry.padded()[1] + width
 }
 
 /// Weights in the order in which tiles read them.
@@ -232,7 +232,7 @@ fn write_rows(
     total: usize,
     plane: &mut [MaybeUninit<f32>],
 ) {
-    let (width, row_len) = (geometry.output[1], geometry.phase()[1]);
+    let (width, row_len) = (geometry.output[1], geometry.padded()[1]);
     let end = (start + values.len()).min(total);
     let (mut row, mut column) = (done / row_len, done % row_len);
     let mut at = done;

@@ -1,5 +1,6 @@
 //! Shapes and memory offsets of a convolution.
 
+use super::phases::Phases;
 use crate::parallel;
 
 /// A convolution of images `[batch, channels, height, width]`, with zeros around them.
@@ -57,23 +58,25 @@ impl Geometry {
         Some(Self { batch, channels, size, padding, filters, kernel, stride, dilation, output })
     }
 
-    /// Whether the kernels for equal padding on both sides are used for this convolution with zeros `after` the last row and
-    /// the last column.
-    ///
-    /// Kernels that do not overlap use few values of each phase.
+    /// Whether the kernels for stride 1 and equal padding on both sides support this convolution with zeros `after` the last
+    /// row and the last column.
     pub(super) fn is_plain(&self, after: [usize; 2]) -> bool {
-        let Self { batch, channels, filters, size, padding, kernel, stride, .. } = *self;
-        let (padded, reach) = (self.padded(), self.reach());
-        let overlap = (0..2).all(|axis| kernel[axis] > stride[axis]);
-        if padding != after || padding[0] > reach[0] || padding[1] > reach[1] || self.is_strided() && !overlap
-        {
+        let (Self { batch, channels, filters, size, padding, stride, .. }, reach) = (*self, self.reach());
+        if stride != [1, 1] || padding != after || padding[0] > reach[0] || padding[1] > reach[1] {
             return false;
         }
-        // The wider of the padded images of this convolution, whose phases have equal sizes, and of the transposed one.
-        let [height, width] = [0, 1].map(|axis| {
-            padded[axis].max(size[axis].saturating_add(reach[axis])).saturating_add(stride[axis] - 1)
-        });
+        // The wider of the padded images of this convolution and of the transposed one.
+        let padded = self.padded();
+        let [height, width] = [0, 1].map(|axis| padded[axis].max(size[axis].saturating_add(reach[axis])));
         [channels, filters].iter().all(|&planes| parallel::values(&[batch, planes, height, width]).is_some())
+    }
+
+    /// Whether the gradient of the weights reads phases of the image, which is faster with a stride if kernels overlap.
+    pub(super) fn is_divided(&self) -> bool {
+        let (Self { kernel, stride, .. }, [rows, columns]) = (*self, self.phases().plane);
+        let overlap = (0..2).all(|axis| kernel[axis] > stride[axis]);
+        let fits = parallel::values(&[self.channels, stride[0], stride[1], rows, columns]).is_some();
+        stride != [1, 1] && overlap && fits
     }
 
     /// The convolution of the output's gradient that gives the gradient of the input.
@@ -105,31 +108,12 @@ impl Geometry {
     }
 
     /// Height and width with equal padding on both sides.
-    fn padded(&self) -> [usize; 2] {
+    pub(super) fn padded(&self) -> [usize; 2] {
         [self.size[0] + 2 * self.padding[0], self.size[1] + 2 * self.padding[1]]
     }
 
-    /// Height and width of a phase, which has every `stride`-th row and column of the padded image.
-    pub(super) fn phase(&self) -> [usize; 2] {
-        let padded = self.padded();
-        [padded[0].div_ceil(self.stride[0]), padded[1].div_ceil(self.stride[1])]
-    }
-
-    /// Offset of a value of the padded image in its phases, `[channels, stride, stride, height, width]`.
-    pub(super) fn in_phases(&self, channel: usize, row: usize, column: usize) -> usize {
-        let ([height, width], [rows, columns]) = (self.phase(), self.stride);
-        let phase = (channel * rows + row % rows) * columns + column % columns;
-        (phase * height + row / rows) * width + column / columns
-    }
-
-    /// Whether there are outputs further apart than values.
-    pub(super) fn is_strided(&self) -> bool {
-        self.stride != [1, 1]
-    }
-
-    /// Whether the kernels read a copy of the image in place of the image.
-    pub(super) fn is_copied(&self) -> bool {
-        self.padding != [0, 0] || self.is_strided()
+    pub(super) fn is_padded(&self) -> bool {
+        self.padding != [0, 0]
     }
 
     /// Number of values of an image, without padding.
@@ -162,16 +146,16 @@ impl Geometry {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// Offset of each tap in the phases of a padded image, relative to the first tap, in the order of the weights.
+    /// The phases of a plane.
+    pub(super) fn phases(&self) -> Phases {
+        Phases::new(self, 1)
+    }
+
+    /// Offset of each tap in a padded image, `[channels, phases]`, relative to the first tap, in the order of the weights.
     pub(super) fn offsets(&self) -> Vec<usize> {
-        let mut offsets = Vec::with_capacity(self.taps());
-        for channel in 0..self.channels {
-            for y in 0..self.kernel[0] {
-                for x in 0..self.kernel[1] {
-                    offsets.push(self.in_phases(channel, y * self.dilation[0], x * self.dilation[1]));
-                }
-            }
-        }
-        offsets
+        let (phases, starts) = (self.phases(), self.phases().starts(self));
+        (0..self.channels)
+            .flat_map(|channel| starts.iter().map(move |start| channel * phases.len() + start))
+            .collect()
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes; with a stride, over those
-//! of each phase of the image, which follow each other as well.
+//! of a phase of the image.
 
 mod bias;
 mod depthwise;
@@ -15,6 +15,7 @@ mod forward;
 mod geometry;
 mod padded;
 mod patches;
+mod phases;
 mod source;
 mod weights;
 mod winograd;
@@ -34,8 +35,10 @@ const ONE_VECTOR: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     geometry: Geometry,
-    /// Whether the kernels for equal padding on both sides compute it; with a stride, only the gradient of the weights.
+    /// Whether the kernels for stride 1 and equal padding on both sides compute it.
     pub(crate) plain: bool,
+    /// Whether the gradient of the weights reads phases of the image.
+    divided: bool,
 }
 
 impl Shape {
@@ -51,8 +54,10 @@ impl Shape {
         dilation: [usize; 2],
     ) -> Option<Self> {
         let geometry = Geometry::new(images, weights, padding, stride, dilation)?;
-        let plain = geometry.is_plain(padding.map(|[_, after]| after)) && !patches::are_faster(&geometry);
-        patches::fit(&geometry).then_some(Self { geometry, plain })
+        let direct = !patches::are_faster(&geometry);
+        let plain = direct && geometry.is_plain(padding.map(|[_, after]| after));
+        let divided = direct && geometry.is_divided();
+        patches::fit(&geometry).then_some(Self { geometry, plain, divided })
     }
 
     /// Shape of the images, `[batch, channels, height, width]`.
@@ -76,7 +81,7 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
-        if !self.plain || self.geometry.is_strided() {
+        if !self.plain {
             return patches::forward(&self.geometry, images, weights, bias, relu);
         }
         outputs(self.geometry, images.into(), Filters { weights, rotated: false, bias, relu })
@@ -102,11 +107,11 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn gradients(&self, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-        let Self { geometry, plain } = *self;
+        let Self { geometry, plain, divided } = *self;
         if plain && winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR {
             return winograd::gradients(geometry, images, gradient);
         }
-        unpooled(gradient, self.outputs(), |gradient| match plain {
+        unpooled(gradient, self.outputs(), |gradient| match plain || divided {
             true => weights::gradients(geometry, images, gradient),
             false => patches::gradients(&geometry, images, gradient),
         })
@@ -117,8 +122,8 @@ impl Shape {
     /// # Panics
     /// If a slice is shorter than its shape.
     pub fn input_gradient(&self, weights: &[f32], gradient: Gradient) -> Vec<f32> {
-        let Self { geometry, plain } = *self;
-        if !plain || geometry.is_strided() {
+        let Self { geometry, plain, .. } = *self;
+        if !plain {
             return unpooled(gradient, self.outputs(), |gradient| {
                 patches::input_gradient(&geometry, weights, gradient)
             });

@@ -1,11 +1,9 @@
 //! Padded copies of single images.
 
-use super::{geometry::Geometry, source::Whole};
+use super::{geometry::Geometry, phases::Phases, source::Whole};
 use crate::simd::{copy_strided, multiversion};
 
-/// Buffer for one padded image at a time, `[channels, phases, height, width]`.
-///
-/// With a stride, there is a phase for each first row and column, so that neighbouring outputs read neighbouring values.
+/// Buffer for the phases of one image at a time, `[channels, phases]`.
 pub struct PaddedImage {
     padded: Vec<f32>,
 }
@@ -13,7 +11,7 @@ pub struct PaddedImage {
 impl PaddedImage {
     /// A zeroed buffer with `slack` readable values after the image.
     pub fn new(geometry: &Geometry, slack: usize) -> Self {
-        Self { padded: vec![0.0; geometry.in_phases(geometry.channels, 0, 0) + slack] }
+        Self { padded: vec![0.0; geometry.channels * geometry.phases().len() + slack] }
     }
 
     /// Copies `image` into the buffer. The border and the slack stay zero.
@@ -21,33 +19,21 @@ impl PaddedImage {
     /// # Panics
     /// If an image with the output of a ReLU has a stride between columns.
     pub fn fill(&mut self, geometry: &Geometry, image: Whole) -> &[f32] {
-        fill(geometry, image, &mut self.padded);
+        fill(geometry, &geometry.phases(), image, &mut self.padded);
         &self.padded
     }
 }
 
 multiversion!(
-    fn fill(geometry: &Geometry, image: Whole<'_>, padded: &mut [f32]) {
-        let ([rows, columns], [top, left], [down, right]) =
-            (geometry.size, geometry.padding, geometry.stride);
-        assert!(right == 1 || image.output.is_none(), "gradients have no stride");
-        let [_, width] = geometry.phase();
-        for channel in 0..geometry.channels {
-            for row in 0..down.min(rows) {
-                for column in 0..right.min(columns) {
-                    let mut to = geometry.in_phases(channel, top + row, left + column);
-                    let count = (columns - column).div_ceil(right);
-                    for row in (row..rows).step_by(down) {
-                        let from = (channel * rows + row) * columns + column;
-                        let values = &mut padded[to..to + count];
-                        match right {
-                            1 => image.part(from, count).copy_to(values),
-                            _ => copy_strided(&image.values[from..], right, values),
-                        }
-                        to += width;
-                    }
-                }
-            }
+    fn fill(geometry: &Geometry, phases: &Phases, image: Whole<'_>, padded: &mut [f32]) {
+        let ([height, width], stride) = (geometry.size, geometry.stride[1]);
+        assert!(stride == 1 || image.output.is_none(), "gradients have no stride");
+        for (channel, padded) in padded.chunks_exact_mut(phases.len()).take(geometry.channels).enumerate() {
+            let start = channel * height * width;
+            phases.lines(geometry, |at, to, count| match stride {
+                1 => image.part(start + at, count).copy_to(&mut padded[to..to + count]),
+                _ => copy_strided(&image.values[start + at..], stride, &mut padded[to..to + count]),
+            });
         }
     }
 );

@@ -50,7 +50,7 @@ fn tiled<S: Simd, const T: usize, const V: usize>(
     let offsets = geometry.offsets();
     let layout = Layout::new::<S, V>(&geometry);
     let new = || Workspace {
-        stage: geometry.is_copied().then(|| PaddedImage::new(&geometry, 0)),
+        stage: (geometry.is_padded() || geometry.stride != [1, 1]).then(|| PaddedImage::new(&geometry, 0)),
         gradient: vec![0.0; layout.stride() * geometry.output_plane()],
     };
     let room = geometry.taps().next_multiple_of(T);
@@ -195,7 +195,7 @@ impl Sums {
 multiversion!(
     /// One image's contribution to the sums.
     ///
-    /// The image includes padding. `transposed` has room for the gradient with filters in the lanes.
+    /// The image has been padded and divided. `transposed` has room for the gradient with filters in the lanes.
     fn image_gradients<S: Simd, const T: usize, const V: usize>(
         simd: S,
         layout: &Layout<'_>,
@@ -207,7 +207,7 @@ multiversion!(
     ) {
         layout.transpose(gradient, layout.geometry.output_plane(), transposed);
         let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
-        let ([height, width], row_len) = (geometry.output, geometry.phase()[1]);
+        let ([height, width], row_len) = (geometry.output, geometry.phases().plane[1]);
         let rows_at_once = (POSITIONS / width).max(1);
         for first in (0..height).step_by(rows_at_once) {
             let rows = rows_at_once.min(height - first);

@@ -43,15 +43,14 @@ const MAX_VALUES: usize = 1 << 21;
 
 /// Whether this algorithm is faster than direct convolution.
 ///
-/// It is for 3 × 3 kernels of stride 1, enough channels and filters to outweigh the transforms, outputs larger than a
+/// It is for 3 × 3 kernels, enough channels and filters to outweigh the transforms, outputs larger than a
 /// tile, and transformed data that fits in the cache.
 pub fn is_faster(geometry: &Geometry) -> bool {
-    let Geometry { channels, filters, kernel, stride, dilation, .. } = *geometry;
+    let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
     let tiles: usize = geometry.output.iter().map(|length| length.div_ceil(2)).product();
     let near =
         [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
     kernel == [3, 3]
-        && stride == [1, 1]
         && dilation == [1, 1]
         && channels.min(filters) >= 16
         && channels * filters >= 256
