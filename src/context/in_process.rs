@@ -4,7 +4,10 @@ use super::{Context, ContextArgs, options, plan::Role, share};
 use crate::{
     device::{DeviceArg, faults, gpus},
     launch::{Environment, check_limit},
-    process::{exit::is_consequence, lock},
+    process::{
+        exit::{is_consequence, of_rank},
+        lock,
+    },
 };
 use anyhow::{Context as _, Error, Result, ensure};
 use collective::{ProcessGroup, device_error::panic_text};
@@ -115,8 +118,7 @@ pub fn launch_threads_with<T: Send>(
     };
     let first = failures.iter().position(|failure| !follows(failure));
     match failures.swap_remove(first.unwrap_or(0)) {
-        // A failure that the rank has reported to all begins with its number.
-        (rank, Ok(error)) if format!("{error:#}").starts_with(&format!("rank {rank} failed: ")) => Err(error),
+        (rank, Ok(error)) if format!("{error:#}").starts_with(&of_rank(rank)) => Err(error),
         (rank, Ok(error)) => Err(error.context(format!("rank {rank}"))),
         (_, Err(panic)) => resume_unwind(panic),
     }

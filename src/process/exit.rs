@@ -67,11 +67,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     }
     let text = format!("{error:#}");
     eprint_line(&match own_rank() {
-        // A failure that the rank has reported to all is its own.
-        Some(rank) => {
-            let itself = format!("rank {rank} failed: ");
-            format!("error: rank {rank}: {}", text.strip_prefix(&itself).unwrap_or(&text))
-        }
+        Some(rank) => format!("error: rank {rank}: {}", text.strip_prefix(&of_rank(rank)).unwrap_or(&text)),
         None => format!("error: {text}"),
     });
     ExitCode::from(match consequence {
@@ -79,6 +75,11 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         false if halves_batch(&error) => BATCH_TOO_LARGE,
         false => FAILED,
     })
+}
+
+/// Beginning of the text of a failure that the rank has reported to all.
+pub(crate) fn of_rank(rank: usize) -> String {
+    format!("rank {rank} failed: ")
 }
 
 /// Whether an error of rank `own` is only a consequence of another rank's failure.
