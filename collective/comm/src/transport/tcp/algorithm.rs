@@ -1,9 +1,6 @@
-//! The algorithms of all-reduce over TCP, their cost, and the choice between them.
-//!
-//! Costs are added up as in Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
-//! operations in MPICH".
+//! The algorithms of all-reduce over TCP, and the choice between them.
 
-use super::{chain, chunks, flat, network::Network, schedule::Schedule, tree};
+use super::{chain, chunks, flat, schedule::Schedule, tree};
 use crate::reduce::Reduction;
 
 /// Maximum number of ranks that are connected in pairs.
@@ -13,6 +10,9 @@ use crate::reduce::Reduction;
 pub(super) const PAIRED: usize = 256;
 /// Maximum size in bytes of the buffers of all ranks together, which rank 0 of a tree keeps.
 const GATHERED: usize = 64 << 20;
+/// Up to this many bytes, a tree of more than [`PAIRED`] ranks is faster than a chain, by the formulas of the example
+/// `simulate_all_reduce` for 10 Gbit/s.
+const TREE: usize = 156 << 10;
 /// Up to this many bytes and ranks, messages are sent flat.
 pub(super) const SMALL: usize = 32 << 10;
 pub(super) const FEW: usize = 8;
@@ -37,40 +37,8 @@ impl Algorithm {
             (_, true) if ranks <= FEW => Algorithm::Flat,
             (_, true) => Algorithm::Tree,
             (true, false) => Algorithm::Chunks,
-            (false, false) => {
-                let time = |algorithm: Algorithm| algorithm.time(&Network::TYPICAL, ranks, bytes);
-                let tree = ranks * bytes <= GATHERED && time(Algorithm::Tree) < time(Algorithm::Chain);
-                if tree { Algorithm::Tree } else { Algorithm::Chain }
-            }
-        }
-    }
-
-    /// Predicted time of an all-reduce of `bytes` bytes on `ranks` ranks, with one rank per machine.
-    pub fn time(self, network: &Network, ranks: usize, bytes: usize) -> f64 {
-        let Network { latency, overhead, per_byte, copy, reduce, .. } = *network;
-        let (others, bytes) = (ranks.saturating_sub(1) as f64, bytes as f64);
-        let levels = f64::from(ranks.next_power_of_two().trailing_zeros());
-        // Per byte sent and received at the same time: the interface or the processor.
-        let duplex = per_byte.max(2.0 * copy);
-        let hop = latency + 2.0 * overhead;
-        match self {
-            Algorithm::Flat => latency + others * (2.0 * overhead + (duplex + reduce) * bytes),
-            Algorithm::Tree => {
-                2.0 * levels * hop + (others * (per_byte.max(copy) + reduce) + levels * duplex) * bytes
-            }
-            Algorithm::Chunks => {
-                let chunk = bytes / (others + 1.0);
-                2.0 * latency + 4.0 * others * overhead + others * (2.0 * duplex + reduce) * chunk
-            }
-            Algorithm::Chain => {
-                let (piece, burst) = (bytes.min(chain::PIECE as f64), bytes.min(chain::BURST as f64));
-                let fill = 2.0 * others * (hop + (per_byte + 2.0 * copy + reduce) * burst);
-                // A rank between two others serves two links.
-                let links = others.min(2.0);
-                let processor = 2.0 * links * (overhead + copy * piece) + reduce * piece;
-                let stage = (links * per_byte * piece).max(processor);
-                fill + (bytes / piece.max(1.0) - 1.0).max(0.0) * stage
-            }
+            (false, false) if bytes <= TREE && ranks * bytes <= GATHERED => Algorithm::Tree,
+            (false, false) => Algorithm::Chain,
         }
     }
 

@@ -8,10 +8,7 @@
 //! A rank receives a piece of partials into a ring of slots, and does not receive piece k before it has sent
 //! piece k − [`RING`]. It therefore waits for pieces of lower number only, so that no cyclic wait is possible.
 
-use super::{
-    schedule::Schedule,
-    transfer::{Part, Transfer},
-};
+use super::schedule::{Part, Schedule, Transfer};
 use crate::reduce::{Reduction, partial_size};
 
 /// Size of a piece in bytes of elements.
@@ -20,9 +17,7 @@ use crate::reduce::{Reduction, partial_size};
 /// longer than the transfer; above, only the time from rank 0 to the last and back grows.
 pub(super) const PIECE: usize = 16 << 10;
 /// Number of pieces of partials that a rank keeps.
-const RING: usize = 2;
-/// Most bytes that are forwarded as one.
-pub(super) const BURST: usize = RING * PIECE;
+pub(super) const RING: usize = 2;
 
 /// Reduces a buffer of `bytes` bytes on all ranks.
 pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {

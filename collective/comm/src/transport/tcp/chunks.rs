@@ -8,10 +8,7 @@
 //! k-th result before all contributions to it have arrived. Both wait for pieces of lower number only, so
 //! that no cyclic wait is possible.
 
-use super::{
-    schedule::{Arithmetic, Duplex, PIECE, Schedule, peers},
-    transfer::{Part, Transfer},
-};
+use super::schedule::{Arithmetic, Duplex, PIECE, Part, Schedule, Transfer, peers};
 use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 

@@ -1,9 +1,6 @@
 //! Small all-reduces of few ranks: every rank sends its buffer to every other and reduces for itself.
 
-use super::{
-    schedule::{Duplex, Schedule, peers},
-    transfer::{Part, Transfer},
-};
+use super::schedule::{Duplex, Part, Schedule, Transfer, peers};
 use crate::reduce::Reduction;
 
 /// Sends every rank's buffer of `bytes` bytes to every rank, or to the root only.

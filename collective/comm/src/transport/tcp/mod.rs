@@ -22,19 +22,13 @@ pub(crate) mod connection_pool;
 mod duplex;
 mod flat;
 mod machines;
-mod memory;
-mod network;
 mod ring;
 mod schedule;
-mod simulation;
-mod transfer;
 mod tree;
 
 pub use algorithm::Algorithm;
 pub(crate) use connection_pool::ConnectionPool;
 pub(crate) use machines::Machines;
-pub use network::Network;
-pub use simulation::{Simulated, simulate};
 
 use crate::{
     Result,
@@ -45,8 +39,8 @@ use crate::{
     transport::method::{Deadline, Method, MethodCall},
 };
 use algorithm::{FEW, PAIRED, SMALL};
-use memory::Memory;
-use schedule::{Schedule, peers};
+use duplex::Memory;
+use schedule::{Part, Schedule, Transfer, peers};
 use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -55,7 +49,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use transfer::{Part, Transfer};
 
 /// Connections and scratch memory of a group, used by one call at a time.
 #[derive(Debug)]

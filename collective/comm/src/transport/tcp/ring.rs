@@ -1,9 +1,6 @@
 //! Large all-gathers of many ranks: rank r receives from rank r − 1 and sends to rank r + 1 only.
 
-use super::{
-    schedule::{Schedule, peers},
-    transfer::{Part, Transfer},
-};
+use super::schedule::{Part, Schedule, Transfer, peers};
 use crate::communicator::World;
 
 /// Gathers all slots of `bytes` bytes in the caller's buffer, of which this rank's is filled.

@@ -1,14 +1,97 @@
 //! What one rank sends and receives during a call, in which order, and what it waits for.
 //!
-//! A [`Schedule`] needs no connections and no memory. The transport executes it over sockets, and the
-//! simulation in virtual time.
+//! A [`Schedule`] needs no connections and no memory. The transport executes it over sockets, and the example
+//! `simulate_all_reduce` in virtual time.
 
-use super::transfer::{Part, Transfer};
-use crate::{communicator::World, reduce::Reduction};
+use crate::{communicator::World, reduce::Reduction, transport::header::HEADER};
 use std::ops::Range;
 
 /// Size in bytes of the pieces of chunks and of a tree's broadcast.
 pub(super) const PIECE: usize = 128 << 10;
+
+/// A range of a call's memory.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    User(Range<usize>),
+    Scratch(Range<usize>),
+}
+
+impl Part {
+    pub fn len(&self) -> usize {
+        match self {
+            Part::User(range) | Part::Scratch(range) => range.len(),
+        }
+    }
+}
+
+/// One direction of a duplex: the header, then the parts.
+#[derive(Debug, Default)]
+pub(super) struct Transfer {
+    pub parts: Vec<Part>,
+    /// Transferred bytes of the header.
+    pub head: usize,
+    /// Transferred parts, and transferred bytes of the next.
+    pub moved: usize,
+    pub skip: usize,
+    /// Number of parts that may be transferred, after the header; `None` if the header may not.
+    pub open: Option<usize>,
+}
+
+impl Transfer {
+    /// A header and `parts`, of which the first `open` may be transferred.
+    pub fn new(parts: Vec<Part>, open: Option<usize>) -> Self {
+        let open = open.map(|open| open.min(parts.len()));
+        let mut transfer = Transfer { parts, open, ..Transfer::default() };
+        transfer.skip_complete();
+        transfer
+    }
+
+    /// A header and `parts`, all of which may be transferred.
+    pub fn free(parts: Vec<Part>) -> Self {
+        let all = parts.len();
+        Transfer::new(parts, Some(all))
+    }
+
+    /// A header without parts.
+    pub fn bare() -> Self {
+        Transfer::free(Vec::new())
+    }
+
+    /// Nothing, not even a header.
+    pub fn absent() -> Self {
+        Transfer { head: HEADER, ..Transfer::bare() }
+    }
+
+    /// Allows the header and the first `parts` parts.
+    pub fn open(&mut self, parts: usize) {
+        self.open = Some(self.open.unwrap_or(0).max(parts.min(self.parts.len())));
+    }
+
+    pub fn complete(&self) -> bool {
+        self.head == HEADER && self.moved == self.parts.len()
+    }
+
+    /// Whether data may be transferred.
+    pub fn ready(&self) -> bool {
+        self.open.is_some_and(|open| self.head < HEADER || self.moved < open)
+    }
+
+    /// Counts `bytes` as transferred.
+    pub fn advance(&mut self, bytes: usize) {
+        let head = bytes.min(HEADER - self.head);
+        self.head += head;
+        self.skip += bytes - head;
+        self.skip_complete();
+    }
+
+    /// Skips complete parts, including empty ones.
+    fn skip_complete(&mut self) {
+        while let Some(part) = self.parts.get(self.moved).filter(|part| part.len() <= self.skip) {
+            self.skip -= part.len();
+            self.moved += 1;
+        }
+    }
+}
 
 /// Both directions between this rank and one peer during a call.
 #[derive(Debug)]

@@ -3,10 +3,7 @@
 //! Counted from the root, the parent of v is v without its lowest set bit. The ranks below v are therefore a
 //! contiguous range that begins with v, in rank order.
 
-use super::{
-    schedule::{Duplex, PIECE, Schedule},
-    transfer::{Part, Transfer},
-};
+use super::schedule::{Duplex, PIECE, Part, Schedule, Transfer};
 use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 

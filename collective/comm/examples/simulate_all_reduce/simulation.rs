@@ -5,13 +5,15 @@
 //! order in which they were sent; see [`Network`] for what each takes. Socket buffers are unlimited, and nothing
 //! else uses the machines.
 
-use super::{
-    algorithm::Algorithm,
+use crate::{
+    chain, chunks, flat,
     network::Network,
-    schedule::{Arithmetic, Duplex, Progress, Schedule},
-    transfer::Part,
+    reduce::Reduction,
+    schedule::{Arithmetic, Duplex, Part, Progress, Schedule, Transfer},
+    transport::header::HEADER,
+    tree,
 };
-use crate::{DType, ReduceOp, communicator::World, reduce::Reduction};
+use burn_ddp_comm::{DType, ReduceOp, World, transport::tcp::Algorithm};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
@@ -33,15 +35,37 @@ pub struct Simulated {
     pub scratch: usize,
 }
 
+/// What consecutive ranks share.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// Ranks that share a network interface, and do not use it between each other.
+    pub ranks_per_interface: usize,
+    /// Ranks that share the cores of a machine.
+    pub ranks_per_machine: usize,
+    /// Cores per machine.
+    pub cores: usize,
+}
+
+impl Placement {
+    /// Every rank has a machine of its own.
+    pub const SEPARATE: Placement = Placement { ranks_per_interface: 1, ranks_per_machine: 1, cores: 1 };
+}
+
 /// Simulates an all-reduce (sum) of `bytes` bytes of f32 on `ranks` ranks.
 ///
 /// # Panics
 /// If ranks wait for each other in a circle, which is a defect of the algorithm.
-pub fn simulate(network: &Network, algorithm: Algorithm, ranks: usize, bytes: usize) -> Simulated {
+pub fn simulate(
+    network: &Network,
+    placement: Placement,
+    algorithm: Algorithm,
+    ranks: usize,
+    bytes: usize,
+) -> Simulated {
     let rank = |rank| {
         let world = World { rank, size: ranks };
         let reduction = Reduction { dtype: DType::F32, op: ReduceOp::Sum, world };
-        Rank::new(algorithm.schedule(reduction, bytes / 4 * 4))
+        Rank::new(schedule(algorithm, reduction, bytes / 4 * 4))
     };
     let ranks: Vec<_> = (0..ranks).map(rank).collect();
     let result = Simulated {
@@ -49,18 +73,36 @@ pub fn simulate(network: &Network, algorithm: Algorithm, ranks: usize, bytes: us
         scratch: ranks.iter().map(|rank| rank.scratch).max().unwrap_or(0),
         ..Simulated::default()
     };
-    let machines = ranks.len().div_ceil(network.ranks_per_machine.max(1));
-    let interfaces = ranks.len().div_ceil(network.ranks_per_interface.max(1));
+    let machines = ranks.len().div_ceil(placement.ranks_per_machine.max(1));
+    let interfaces = ranks.len().div_ceil(placement.ranks_per_interface.max(1));
     Simulation {
         network,
+        placement,
         ranks,
-        cores: vec![vec![0.0; network.cores.max(1)]; machines],
+        cores: vec![vec![0.0; placement.cores.max(1)]; machines],
         interfaces: vec![Interface::default(); interfaces],
         events: BinaryHeap::new(),
         pushed: 0,
         result,
     }
     .run()
+}
+
+/// One rank's part of an all-reduce, as the transport executes it.
+fn schedule(algorithm: Algorithm, reduction: Reduction, bytes: usize) -> Schedule<'static> {
+    match algorithm {
+        Algorithm::Flat => flat::reduce(reduction, bytes, None),
+        Algorithm::Tree => tree::reduce(reduction, bytes),
+        Algorithm::Chunks => chunks::reduce(reduction, bytes, |_| true),
+        Algorithm::Chain => chain::reduce(reduction, bytes),
+    }
+}
+
+/// Number of bytes that `transfer` may transfer now.
+fn allowed(transfer: &Transfer) -> usize {
+    let Some(open) = transfer.open else { return 0 };
+    let parts = transfer.parts.get(transfer.moved..open).unwrap_or_default();
+    HEADER - transfer.head + parts.iter().map(Part::len).sum::<usize>().saturating_sub(transfer.skip)
 }
 
 /// Bytes that are forwarded as one: what Linux hands to a network interface at a time, at most.
@@ -130,6 +172,7 @@ enum Event {
 
 struct Simulation<'a> {
     network: &'a Network,
+    placement: Placement,
     ranks: Vec<Rank>,
     /// When the cores of each machine are free.
     cores: Vec<Vec<f64>>,
@@ -176,13 +219,13 @@ impl Simulation<'_> {
     }
 
     fn interface(&self, rank: usize) -> usize {
-        rank / self.network.ranks_per_interface.max(1)
+        rank / self.placement.ranks_per_interface.max(1)
     }
 
     /// Receives, reduces and sends what is possible, or waits until the rank and a core are free.
     fn wake(&mut self, rank: usize, time: f64) {
         let network = self.network;
-        let machine = rank / network.ranks_per_machine.max(1);
+        let machine = rank / self.placement.ranks_per_machine.max(1);
         let cores = self.cores[machine].iter().enumerate();
         let core = cores.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(core, _)| core);
         let free = self.ranks[rank].free.max(self.cores[machine][core]);
@@ -194,7 +237,7 @@ impl Simulation<'_> {
         *woken = false;
         let mut busy = 0.0;
         for (duplex, waiting) in duplexes.iter_mut().zip(waiting) {
-            let bytes = duplex.recv.allowed().min(*waiting);
+            let bytes = allowed(&duplex.recv).min(*waiting);
             duplex.recv.advance(bytes);
             *waiting -= bytes;
             busy += if bytes > 0 { network.overhead + bytes as f64 * network.copy } else { 0.0 };
@@ -204,7 +247,7 @@ impl Simulation<'_> {
         busy += meter.0 as f64 * network.reduce;
         for index in 0..self.ranks[rank].duplexes.len() {
             let duplex = &mut self.ranks[rank].duplexes[index];
-            let (bytes, to) = (duplex.send.allowed(), duplex.peer);
+            let (bytes, to) = (allowed(&duplex.send), duplex.peer);
             duplex.send.advance(bytes);
             if bytes > 0 {
                 busy += network.overhead + bytes as f64 * network.copy;
@@ -242,7 +285,11 @@ impl Simulation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::header::HEADER;
+
+    /// An all-reduce between separate machines.
+    fn simulated(algorithm: Algorithm, ranks: usize, bytes: usize) -> Simulated {
+        simulate(&Network::TYPICAL, Placement::SEPARATE, algorithm, ranks, bytes)
+    }
 
     /// Payload bytes of all ranks together, by the formulas of the book's chapter.
     fn payload(algorithm: Algorithm, ranks: usize, bytes: usize) -> usize {
@@ -259,7 +306,7 @@ mod tests {
         for ranks in [1, 2, 3, 4, 7, 16, 33] {
             for bytes in [0, 4, 4 * ranks, 100_000, 1_000_004] {
                 for algorithm in Algorithm::ALL {
-                    let result = simulate(&Network::TYPICAL, algorithm, ranks, bytes);
+                    let result = simulated(algorithm, ranks, bytes);
                     let links = match algorithm {
                         Algorithm::Flat | Algorithm::Chunks => ranks * (ranks - 1) / 2,
                         Algorithm::Tree | Algorithm::Chain => ranks - 1,
@@ -268,7 +315,7 @@ mod tests {
                     assert_eq!(result.bytes, expected, "{algorithm}, {ranks} ranks, {bytes} bytes");
                     assert!(result.messages >= 2 * links && (ranks == 1 || result.seconds > 0.0));
                 }
-                let chain = simulate(&Network::TYPICAL, Algorithm::Chain, ranks, bytes);
+                let chain = simulated(Algorithm::Chain, ranks, bytes);
                 assert!(chain.connections <= 2 && chain.scratch <= 128 << 10, "{chain:?}");
             }
         }
@@ -278,8 +325,8 @@ mod tests {
     fn formulas_agree_with_the_simulation() {
         for (ranks, bytes) in [2, 8, 100].into_iter().flat_map(|n| [4, 4 << 10, 256 << 10].map(|b| (n, b))) {
             for algorithm in Algorithm::ALL {
-                let simulated = simulate(&Network::TYPICAL, algorithm, ranks, bytes).seconds;
-                let ratio = algorithm.time(&Network::TYPICAL, ranks, bytes) / simulated;
+                let simulated = simulated(algorithm, ranks, bytes).seconds;
+                let ratio = Network::TYPICAL.time(algorithm, ranks, bytes) / simulated;
                 assert!((0.6..1.7).contains(&ratio), "{algorithm}, {ranks} ranks, {bytes} bytes: {ratio}");
             }
         }

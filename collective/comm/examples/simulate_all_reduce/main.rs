@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `predict RANKS BYTES [KEY=VALUE …]` prints the simulated time of each algorithm in ms. Where the simulation would
-//! take minutes, it prints the result of the library's formula, marked with `~`. `*` is the library's choice. `by
+//! take minutes, it prints the result of a formula, marked with `~`. `*` is the library's choice. `by
 //! machine` sums within machines of `per_machine` ranks first, at `local_ns` per byte. Other keys: `latency_us`,
 //! `overhead_us`, `gbits`, `copy_ns`, `reduce_ns`, `ranks_per_interface`, `ranks_per_machine`, `cores`.
 //!
@@ -15,14 +15,56 @@
 //! `MASTER_PORT`. Rank 0 prints algorithm, ranks, bytes, median and minimum in ms, and number of rounds.
 //! `scripts/schedules` starts the ranks.
 
+// The schedules of the library, which are not public.
+#[path = "../../src/transport/tcp/chain.rs"]
+mod chain;
+#[path = "../../src/transport/tcp/chunks.rs"]
+mod chunks;
+#[path = "../../src/transport/tcp/flat.rs"]
+mod flat;
+mod network;
+#[allow(dead_code)]
+#[path = "../../src/transport/tcp/schedule.rs"]
+mod schedule;
+mod simulation;
+#[allow(dead_code)]
+#[path = "../../src/transport/tcp/tree.rs"]
+mod tree;
+
 use burn_ddp_comm::{
     InitMethod, Options, ProcessGroup, ReduceOp,
-    transport::{
-        Transport,
-        tcp::{Algorithm, Network, simulate},
-    },
+    transport::{Transport, tcp::Algorithm},
 };
+use network::Network;
+use simulation::{Placement, simulate};
 use std::{env, error::Error, time::Instant};
+
+/// What the schedules import of the library.
+mod communicator {
+    pub use burn_ddp_comm::World;
+}
+
+mod reduce {
+    use burn_ddp_comm::{DType, ReduceOp, World};
+
+    #[derive(Clone, Copy)]
+    pub struct Reduction {
+        pub dtype: DType,
+        pub op: ReduceOp,
+        pub world: World,
+    }
+
+    /// Size of the partial of one element, for sums of f32.
+    pub fn partial_size(dtype: DType, _: ReduceOp) -> usize {
+        dtype.size()
+    }
+}
+
+mod transport {
+    pub mod header {
+        pub const HEADER: usize = 64;
+    }
+}
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -46,6 +88,7 @@ fn list(text: &str) -> Outcome<Vec<usize>> {
 /// A network, and machines of which each sums its ranks' buffers first.
 struct Cluster {
     network: Network,
+    placement: Placement,
     per_machine: usize,
     /// Time per byte of a reduction and a broadcast within a machine, in seconds.
     local: f64,
@@ -53,20 +96,25 @@ struct Cluster {
 
 impl Cluster {
     fn new(settings: &[&str]) -> Outcome<Self> {
-        let mut cluster = Cluster { network: Network::TYPICAL, per_machine: 8, local: 0.6e-9 };
+        let mut cluster = Cluster {
+            network: Network::TYPICAL,
+            placement: Placement::SEPARATE,
+            per_machine: 8,
+            local: 0.6e-9,
+        };
         for setting in settings {
             let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting}: use KEY=VALUE"))?;
             let number: f64 = value.parse()?;
-            let network = &mut cluster.network;
+            let Cluster { network, placement, .. } = &mut cluster;
             match key {
                 "latency_us" => network.latency = number * 1e-6,
                 "overhead_us" => network.overhead = number * 1e-6,
                 "gbits" => network.per_byte = 8e-9 / number,
                 "copy_ns" => network.copy = number * 1e-9,
                 "reduce_ns" => network.reduce = number * 1e-9,
-                "ranks_per_interface" => network.ranks_per_interface = number as usize,
-                "ranks_per_machine" => network.ranks_per_machine = number as usize,
-                "cores" => network.cores = number as usize,
+                "ranks_per_interface" => placement.ranks_per_interface = number as usize,
+                "ranks_per_machine" => placement.ranks_per_machine = number as usize,
+                "cores" => placement.cores = number as usize,
                 "per_machine" => cluster.per_machine = number as usize,
                 "local_ns" => cluster.local = number * 1e-9,
                 _ => return Err(format!("unknown key {key}").into()),
@@ -85,8 +133,8 @@ impl Cluster {
             Algorithm::Tree | Algorithm::Chain => segments,
         };
         match work <= 2_100_000 {
-            true => (simulate(&self.network, algorithm, ranks, bytes).seconds, true),
-            false => (algorithm.time(&self.network, ranks, bytes), false),
+            true => (simulate(&self.network, self.placement, algorithm, ranks, bytes).seconds, true),
+            false => (self.network.time(algorithm, ranks, bytes), false),
         }
     }
 
