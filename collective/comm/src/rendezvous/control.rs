@@ -2,7 +2,7 @@
 
 use super::{
     GroupProbe, Secret,
-    control_client::{ClientState, ControlClient},
+    control_client::{ClientState, ControlClient, WatchedGroup},
     secret::HANDSHAKE,
     server::{self, Server},
     tune_control,
@@ -241,10 +241,8 @@ impl Control {
     /// Registers a group, which is then aborted when the job fails. `last` is the number of its last collective, and
     /// outlives it.
     pub fn watch(&self, id: u64, last: Arc<AtomicU64>, group: &Arc<dyn GroupProbe>) {
-        let mut state = lock(&self.client.state);
-        state.groups.retain(|(_, group)| group.strong_count() > 0);
-        state.groups.push((id, Arc::downgrade(group)));
-        state.counters.insert(id, last);
+        let watched = WatchedGroup { last, probe: Arc::downgrade(group) };
+        lock(&self.client.state).groups.insert(id, watched);
     }
 
     /// Leaves the job if all groups of this rank are closed.
@@ -259,8 +257,8 @@ impl Control {
         if std::mem::replace(&mut lock(&self.client.state).closing, true) {
             return;
         }
-        let last = |(group, last): (&u64, &Arc<AtomicU64>)| (*group, last.load(Ordering::Relaxed));
-        let calls = lock(&self.client.state).counters.iter().map(last).collect();
+        let last = |(id, group): (&u64, &WatchedGroup)| (*id, group.last.load(Ordering::Relaxed));
+        let calls = lock(&self.client.state).groups.iter().map(last).collect();
         self.client.send(&Request::Goodbye { calls });
         // Data connections close after this. A rank that finds one closed must already know the reason.
         let rank = self.client.rank;

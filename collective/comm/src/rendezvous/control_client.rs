@@ -1,7 +1,7 @@
 //! A rank's connection to the server, and the background thread that receives the server's messages.
 
 use super::{
-    GroupProbe, abort_all,
+    GroupProbe,
     frame::{FrameReader, Received, write_frame},
     wire::{Event, Members, Place, Request, Stall},
 };
@@ -24,16 +24,21 @@ use std::{
 /// Interval at which the background thread checks waiting calls.
 const TICK: Duration = Duration::from_millis(100);
 
+/// A group of this rank.
+pub struct WatchedGroup {
+    /// Number of its last collective.
+    pub last: Arc<AtomicU64>,
+    pub probe: Weak<dyn GroupProbe>,
+}
+
 #[derive(Default)]
 pub struct ClientState {
     pub members: Option<Members>,
     /// Answers of the store, by request id.
     pub values: HashMap<u64, Option<Vec<u8>>>,
     pub left: BTreeSet<usize>,
-    /// By id.
-    pub groups: Vec<(u64, Weak<dyn GroupProbe>)>,
-    /// Numbers of the last calls of all groups, including dropped ones.
-    pub counters: HashMap<u64, Arc<AtomicU64>>,
+    /// All groups by id, including dropped ones.
+    pub groups: HashMap<u64, WatchedGroup>,
     /// Whether the server has ended, cleanly or not.
     pub gone: bool,
     /// Whether this rank has announced its exit.
@@ -132,12 +137,14 @@ impl ControlClient {
         // Locks the state: a thread that has not seen the cause waits by then.
         let groups = self.groups();
         self.changed.notify_all();
-        abort_all(groups.iter(), cause);
+        groups.iter().for_each(|group| group.abort());
+        // Afterwards, so that no call waits for a disk.
+        groups.iter().for_each(|group| group.record(cause));
     }
 
     /// The groups that have not been dropped.
     pub fn groups(&self) -> Vec<Arc<dyn GroupProbe>> {
-        lock(&self.state).groups.iter().filter_map(|(_, group)| group.upgrade()).collect()
+        lock(&self.state).groups.values().filter_map(|group| group.probe.upgrade()).collect()
     }
 
     /// The background thread.
@@ -175,15 +182,16 @@ impl ControlClient {
             }
             Event::Where { inquiry, group, seq, message } => {
                 let state = lock(&self.state);
-                // Read before the group, which may be dropped meanwhile.
-                let counter = state.counters.get(&group).filter(|_| message.is_none());
-                let counter = counter.map(|last| last.load(Ordering::Relaxed));
-                let watched = state.groups.iter().find(|(id, _)| *id == group);
-                let watched = watched.and_then(|(_, group)| group.upgrade());
+                let watched = state.groups.get(&group);
+                let counter = watched.filter(|_| message.is_none()).map(|group| group.last.clone());
+                let probe = watched.and_then(|group| group.probe.upgrade());
                 drop(state);
-                let gone =
-                    || Place { seq: counter.unwrap_or(0), closed: counter.is_some(), ..Place::default() };
-                let place = watched.map_or_else(gone, |group| group.place(seq, message));
+                let gone = || Place {
+                    seq: counter.as_ref().map_or(0, |last| last.load(Ordering::Relaxed)),
+                    closed: counter.is_some(),
+                    ..Place::default()
+                };
+                let place = probe.map_or_else(gone, |group| group.place(seq, message));
                 self.send(&Request::Here { inquiry, place });
             }
             Event::Left { rank } => {

@@ -72,8 +72,7 @@ impl FrameReader {
     pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Received<T>> {
         let until = wait.map(|wait| Instant::now() + wait);
         loop {
-            if let Some((message, used)) = decode(&self.buffer)? {
-                self.buffer.drain(..used);
+            if let Some(message) = take(&mut self.buffer)? {
                 return Ok(Received::Message(message));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -91,6 +90,13 @@ impl FrameReader {
             }
         }
     }
+}
+
+/// Removes the first message from `buffer`; `None` if it is not complete yet.
+pub(crate) fn take<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> io::Result<Option<T>> {
+    let Some((message, used)) = decode(buffer)? else { return Ok(None) };
+    buffer.drain(..used);
+    Ok(Some(message))
 }
 
 /// The first message in `bytes` and its length with framing; `None` if it is not complete yet.

@@ -30,7 +30,6 @@ use std::{
     io,
     net::TcpStream,
     os::fd::AsFd,
-    sync::Arc,
     time::{Duration, Instant},
 };
 use wire::{Place, Stall};
@@ -47,12 +46,6 @@ pub(crate) trait GroupProbe: Send + Sync {
     fn abort(&self);
     /// Writes a flight record, unless the call that was woken does.
     fn record(&self, cause: &Error);
-}
-
-/// Fails the calls of all groups. Records are written afterwards, so that no call waits for a disk.
-pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn GroupProbe>> + Clone, cause: &Error) {
-    groups.clone().for_each(|group| group.abort());
-    groups.for_each(|group| group.record(cause));
 }
 
 /// Time that a report of a lost peer waits for the peer's own report, if that is still connected.

@@ -4,7 +4,7 @@ use super::state::ServerState;
 use crate::{
     Error, Secret,
     rendezvous::{
-        frame::{decode, encode},
+        frame::{encode, take},
         secret::{Challenge, GREETING, HANDSHAKE, PROOF, is_greeting, retry},
         wire::{Event, Request},
     },
@@ -193,7 +193,7 @@ impl Connection {
                 self.input.clear();
                 self.stage = Stage::Hello;
             }
-            Stage::Hello => match self.request()? {
+            Stage::Hello => match take(&mut self.input)? {
                 None => return Ok(false),
                 Some(Request::Hello(hello)) => match state.check(&hello, &self.peer()) {
                     Ok(()) => self.stage = Stage::Join,
@@ -201,7 +201,7 @@ impl Connection {
                 },
                 Some(_) => return Err(None),
             },
-            Stage::Join => match self.request()? {
+            Stage::Join => match take(&mut self.input)? {
                 None => return Ok(false),
                 Some(Request::Join { rank, world, member }) => {
                     match state.join(rank, world, member, &self.peer(), token) {
@@ -216,7 +216,7 @@ impl Connection {
             },
             Stage::Rank(rank) => {
                 let rank = *rank;
-                let Some(request) = self.request()? else { return Ok(false) };
+                let Some(request) = take(&mut self.input)? else { return Ok(false) };
                 state.handle(rank, request);
             }
             Stage::Refused => {
@@ -225,13 +225,6 @@ impl Connection {
             }
         }
         Ok(true)
-    }
-
-    fn request(&mut self) -> io::Result<Option<Request>> {
-        Ok(decode(&self.input)?.map(|(request, used)| {
-            self.input.drain(..used);
-            request
-        }))
     }
 
     /// Sends the reason to a peer that may not join. Closing at once could take it away, with input unread.

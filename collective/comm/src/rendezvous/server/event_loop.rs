@@ -41,8 +41,6 @@ pub struct EventLoop {
     connections: HashMap<usize, Connection>,
     /// The token of the next connection.
     next: usize,
-    /// Number of connections of peers that have not joined.
-    unproven: usize,
     /// Connections that may have more input than was read at a time.
     unfinished: Vec<usize>,
     /// Messages for rank 0 that the other ranks must have before it.
@@ -64,7 +62,6 @@ impl EventLoop {
             arrivals: false,
             connections: HashMap::new(),
             next: 0,
-            unproven: 0,
             unfinished: Vec::new(),
             held: Vec::new(),
             swept: Instant::now(),
@@ -145,12 +142,16 @@ impl EventLoop {
 
     /// Accepts connections up to the limit. The others wait in the kernel's queue.
     fn accept(&mut self) {
-        while self.arrivals && self.unproven < MAX_UNPROVEN {
+        if !self.arrivals {
+            return;
+        }
+        let mut unproven = self.connections.values().filter(|connection| !connection.has_joined()).count();
+        while self.arrivals && unproven < MAX_UNPROVEN {
             match self.listener.as_ref().map(TcpListener::accept) {
                 Some(Ok((stream, _))) => {
                     // On failure the connection is closed, and the peer connects again.
                     if tune_control(&stream).and_then(|()| self.add(Connection::new(stream))).is_ok() {
-                        self.unproven += 1;
+                        unproven += 1;
                     }
                 }
                 Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.arrivals = false,
@@ -171,12 +172,7 @@ impl EventLoop {
 
     fn serve(&mut self, token: usize, state: &mut ServerState) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let joined = connection.has_joined();
-        let more = connection.advance(token, &self.secret, state);
-        if !joined && connection.has_joined() {
-            self.unproven -= 1;
-        }
-        match more {
+        match connection.advance(token, &self.secret, state) {
             Ok(true) => self.unfinished.push(token),
             Ok(false) => {}
             Err(end) => self.end(token, &end, state),
@@ -194,11 +190,9 @@ impl EventLoop {
     }
 
     fn end(&mut self, token: usize, end: &End, state: &mut ServerState) {
-        let Some(connection) = self.connections.remove(&token) else { return };
-        if !connection.has_joined() {
-            self.unproven -= 1;
+        if let Some(connection) = self.connections.remove(&token) {
+            connection.end(end, state);
         }
-        connection.end(end, state);
     }
 
     /// Sends the messages of the state.
