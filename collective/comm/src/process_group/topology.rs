@@ -147,10 +147,10 @@ impl TransportBuilder<'_> {
     /// all succeeded.
     #[cfg(target_os = "linux")]
     fn shm(&self, part: u64, ranks: &[usize]) -> Result<Result<Box<dyn Communicator>, String>> {
-        use crate::{Store, transport::shm::ShmSegment};
+        use crate::{Store, rendezvous::deadline, transport::shm::ShmSegment};
         use std::time::Instant;
 
-        let deadline = Instant::now() + self.options.rendezvous_timeout;
+        let deadline = deadline(self.options.rendezvous_timeout);
         let key = |what: &str| format!("burn-ddp/shm/{:x}/{part}/{what}", self.group);
         let publish = |what: &str, outcome: Result<&str, &String>| {
             self.control.set(&key(what), &serde_json::to_vec(&outcome).unwrap_or_default())
