@@ -16,7 +16,6 @@ use crate::{
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -135,11 +134,7 @@ fn connect_by_store(
             let why = last.as_ref().map_or_else(|| "no address is there yet".into(), Error::to_string);
             format!("rank 0, which writes its address there ({why})")
         };
-        if wait.left().is_zero() {
-            return Err(wait.error(name, absent()));
-        }
-        wait.report(name, absent);
-        thread::sleep(Duration::from_millis(20));
+        wait.pause(Duration::from_millis(20), wait.deadline, name, absent)?;
     }
 }
 

@@ -74,11 +74,7 @@ pub(crate) fn connect(
                 "rank 0, which has to listen there ({failure}); is it running, and are MASTER_ADDR and MASTER_PORT those of rank 0?"
             )
         };
-        if Instant::now() + pause > deadline || wait.is_cancelled() {
-            return Err(wait.error(address, absent()));
-        }
-        wait.report(address, absent);
-        thread::sleep(pause);
+        wait.pause(pause, deadline, address, absent)?;
         pause = (2 * pause).min(MAX_PAUSE);
     }
 }

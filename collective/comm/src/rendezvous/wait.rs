@@ -1,9 +1,10 @@
 //! The wait for other ranks at the rendezvous, with its deadline and progress reports.
 
-use crate::Error;
+use crate::{Error, Result};
 use std::{
     fmt,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -69,6 +70,25 @@ impl RendezvousWait {
     /// The error for the missing ranks `absent`.
     pub fn error(&self, address: &str, absent: String) -> Error {
         Error::Rendezvous { address: address.into(), seconds: self.seconds(), absent }
+    }
+
+    /// Pauses before another attempt to reach rank 0, and reports what is missing, if a report is due.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the pause would end after `until`, or the wait is cancelled.
+    pub fn pause(
+        &mut self,
+        pause: Duration,
+        until: Instant,
+        address: &str,
+        absent: impl Fn() -> String,
+    ) -> Result<()> {
+        if Instant::now() + pause > until || self.is_cancelled() {
+            return Err(self.error(address, absent()));
+        }
+        self.report(address, absent);
+        thread::sleep(pause);
+        Ok(())
     }
 
     /// Time of the next report.

@@ -226,5 +226,10 @@ fn a_wait_can_be_cancelled() {
         let error = init(port, rank, 2, cancelled.clone()).unwrap_err();
         assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
     }
+    // A rank that waits for the file of rank 0.
+    let folder = tempfile::tempdir().unwrap();
+    let method = InitMethod::File(folder.path().join("job"));
+    let error = ProcessGroup::init(method, cancelled.rank(1).world_size(2)).unwrap_err();
+    assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
