@@ -1,8 +1,8 @@
 //! Joining of a job's processes: exchange of rank 0's address, then the rendezvous.
 
-use super::config::RendezvousConfig;
+use super::config::{Exchange, RendezvousConfig};
 use crate::{
-    Error, Options, Result, Secret,
+    Error, Result, Secret,
     rendezvous::{
         control::{Control, connect, other_job},
         host, secret,
@@ -15,38 +15,26 @@ use crate::{
 };
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
-    sync::Arc,
     time::{Duration, Instant},
 };
-
-/// How the other ranks receive rank 0's address and the secret.
-pub(super) enum Exchange {
-    /// From their configuration.
-    Known,
-    /// From a key of a store. `name` is for messages.
-    Store { store: Arc<dyn Store>, key: String, name: String },
-    /// Through an MPI broadcast.
-    Mpi,
-}
 
 /// Starts the server on rank 0, then joins it on every rank, rank 0 included.
 pub(super) fn start(
     config: &RendezvousConfig,
-    exchange: &Exchange,
-    options: &Options,
     server: &mut Option<Server>,
     wait: &mut RendezvousWait,
 ) -> Result<(Control, ConnectionPool)> {
+    let RendezvousConfig { exchange, options, .. } = config;
     let (stream, secret) = match (config.rank, exchange) {
         (0, exchange) => {
-            let served = serve(config, exchange, server);
+            let served = serve(config, server);
             match exchange {
                 Exchange::Store { store, key, .. } => {
                     let (address, secret) = &served.clone()?;
                     store.set(key, secret::encode_with_address(&address.to_string(), secret).as_bytes())?;
                 }
                 Exchange::Mpi => mpi::publish(&served, wait.left())?,
-                Exchange::Known => {}
+                Exchange::Known(_) => {}
             }
             let (address, secret) = served?;
             // The listener knows the actual port, and a wildcard address cannot be connected to.
@@ -65,7 +53,7 @@ pub(super) fn start(
             let (address, secret) = mpi::look_up(wait.left())?;
             (connect(&address, &secret, wait.deadline, wait)?, secret)
         }
-        (_, Exchange::Known) => {
+        (_, Exchange::Known(_)) => {
             let secret = config.secret()?;
             (connect(&config.address, &secret, wait.deadline, wait)?, secret)
         }
@@ -80,7 +68,7 @@ pub(super) fn start(
         pid: std::process::id(),
         transport: options.transport.name().to_string(),
     };
-    let hello = Hello::new(config.rank, config.job.clone());
+    let hello = Hello::new(config.rank, options.group_name.clone());
     let control = Control::join(stream, hello, config.world, member, server.as_ref(), wait)?;
     if let (0, Exchange::Store { store, key, .. }) = (config.rank, exchange) {
         // All ranks have read it. A later job must not.
@@ -91,23 +79,21 @@ pub(super) fn start(
 
 /// Starts rank 0's server. Returns its address and the job's secret, which is random if it can be sent to the
 /// others.
-fn serve(
-    config: &RendezvousConfig,
-    exchange: &Exchange,
-    server: &mut Option<Server>,
-) -> Result<(SocketAddr, Secret)> {
+fn serve(config: &RendezvousConfig, server: &mut Option<Server>) -> Result<(SocketAddr, Secret)> {
+    let job = &config.options.group_name;
     let listener = config.listen().map_err(|error| {
         // Another job may listen there; its server names that job to a process with the same secret.
-        let other =
-            config.secret().ok().and_then(|secret| other_job(&config.address, &secret, config.job.clone()));
+        let other = config.secret().ok().and_then(|secret| other_job(&config.address, &secret, job.clone()));
         other.unwrap_or(error)
     })?;
     let address = listener.local_addr().map_err(|e| Error::io("find the rendezvous address", &e))?;
-    let secret = match exchange {
-        Exchange::Store { .. } | Exchange::Mpi => config.secret.clone().unwrap_or_else(Secret::random),
-        Exchange::Known => config.secret()?,
+    let secret = match config.exchange {
+        Exchange::Store { .. } | Exchange::Mpi => {
+            config.options.secret.clone().unwrap_or_else(Secret::random)
+        }
+        Exchange::Known(_) => config.secret()?,
     };
-    *server = Some(Server::start(listener, config.world, secret.clone(), config.job.clone())?);
+    *server = Some(Server::start(listener, config.world, secret.clone(), job.clone())?);
     Ok((address, secret))
 }
 

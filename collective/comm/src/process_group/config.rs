@@ -1,24 +1,34 @@
 //! This rank's rank, world size, address and secret, from options and environment.
 
 use crate::{
-    Error, InitMethod, Options, Result, SECRET, Secret, address,
+    Error, Options, Result, SECRET, Secret, Store, address,
     transport::{Transport, mpi},
 };
 use std::{
     env,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
+    sync::Arc,
 };
 
-/// Rank, world size, address and secret of this rank.
-#[derive(Debug)]
+/// How the other ranks receive rank 0's address and the secret.
+pub(super) enum Exchange {
+    /// From their configuration: this address, or without one that of the environment.
+    Known(Option<String>),
+    /// From a key of a store. `name` is for messages.
+    Store { store: Arc<dyn Store>, key: String, name: String },
+    /// Through an MPI broadcast.
+    Mpi,
+}
+
+/// Rank, world size and address of this rank.
 pub(super) struct RendezvousConfig {
     pub rank: usize,
     pub world: usize,
     /// Address of rank 0. The port is 0 if rank 0 publishes the actual one.
     pub address: String,
-    pub secret: Option<Secret>,
-    /// The job's id.
-    pub job: Option<String>,
+    pub exchange: Exchange,
+    /// With the secret of the environment, if no other one is set.
+    pub options: Options,
 }
 
 /// The number in an environment variable that `method` needs.
@@ -33,21 +43,20 @@ fn number<T: std::str::FromStr>(name: &str, what: &str, method: &str) -> Result<
 }
 
 impl RendezvousConfig {
-    /// Determines rank, world size, address and secret. `None` for `method` stands for a store.
+    /// Determines rank, world size, address and secret. `method` is for messages.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a value is missing or not valid; those of MPI.
-    pub fn new(method: Option<&InitMethod>, options: &Options) -> Result<Self> {
-        let by_mpi = matches!(method, Some(InitMethod::Mpi));
+    pub fn new(method: &str, exchange: Exchange, mut options: Options) -> Result<Self> {
+        let by_mpi = matches!(exchange, Exchange::Mpi);
         let mpi = by_mpi.then(mpi::world).transpose()?;
-        let name = &method.map_or_else(|| "init_with_store".into(), InitMethod::to_string);
         let rank = match options.rank.or(mpi.map(|mpi| mpi.rank)) {
             Some(rank) => rank,
-            None => number("RANK", "a rank, a whole number from 0", name)?,
+            None => number("RANK", "a rank, a whole number from 0", method)?,
         };
         let world = match options.world_size.or(mpi.map(|mpi| mpi.size)) {
             Some(world) => world,
-            None => number("WORLD_SIZE", "a number of processes, from 1", name)?,
+            None => number("WORLD_SIZE", "a number of processes, from 1", method)?,
         };
         if world == 0 {
             return Err(Error::Invalid("the world size is 0; it must be at least 1".into()));
@@ -67,12 +76,13 @@ impl RendezvousConfig {
                 )));
             }
         }
-        let address = match method {
-            Some(InitMethod::Mpi | InitMethod::Env) if world == 1 => String::new(),
-            Some(InitMethod::Mpi) => mpi::address(options.rendezvous_timeout)?,
-            Some(InitMethod::Env) => {
+        let address = match &exchange {
+            Exchange::Known(Some(address)) => address.clone(),
+            Exchange::Known(None) | Exchange::Mpi if world == 1 => String::new(),
+            Exchange::Mpi => mpi::address(options.rendezvous_timeout)?,
+            Exchange::Known(None) => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
-                let port: u16 = number("MASTER_PORT", "a port, 1 to 65535", name)?;
+                let port: u16 = number("MASTER_PORT", "a port, 1 to 65535", method)?;
                 // With this variable, torchrun's agent listens on MASTER_PORT itself, and rank 0 uses the
                 // next port.
                 let taken = env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|value| value == "True");
@@ -85,18 +95,15 @@ impl RendezvousConfig {
                 })?;
                 address::join(&host, port)
             }
-            Some(InitMethod::Tcp(address)) => address.clone(),
-            Some(InitMethod::File(_)) | None => {
+            Exchange::Store { .. } => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
                 address::join(&host, 0)
             }
         };
-        let secret = match (&options.secret, env::var(SECRET)) {
-            (Some(secret), _) => Some(secret.clone()),
-            (None, Ok(text)) => Some(Secret::new(text)?),
-            (None, Err(_)) => None,
-        };
-        Ok(RendezvousConfig { rank, world, address, secret, job: options.group_name.clone() })
+        if let (None, Ok(text)) = (&options.secret, env::var(SECRET)) {
+            options.secret = Some(Secret::new(text)?);
+        }
+        Ok(RendezvousConfig { rank, world, address, exchange, options })
     }
 
     /// The job's secret: configured, or on loopback derived from the address.
@@ -106,7 +113,7 @@ impl RendezvousConfig {
     /// # Errors
     /// [`Error::Invalid`] if the job spans machines and no secret is configured.
     pub fn secret(&self) -> Result<Secret> {
-        match &self.secret {
+        match &self.options.secret {
             Some(secret) => Ok(secret.clone()),
             None if self.loopback()? => Ok(Secret::derived(&self.address)),
             None => Err(Error::Invalid(format!(

@@ -2,8 +2,8 @@
 
 use super::{
     ProcessGroup,
-    address_exchange::{Exchange, start},
-    config::RendezvousConfig,
+    address_exchange::start,
+    config::{Exchange, RendezvousConfig},
     group_state::{Family, GroupState},
     topology::{Ranks, Topology},
 };
@@ -87,17 +87,17 @@ impl ProcessGroup {
     /// ranks if they disagree with this one; [`Error::Rendezvous`] with the ranks that did not join in time;
     /// [`Error::Unauthenticated`] if the secrets differ; [`Error::Io`].
     pub fn init(method: InitMethod, options: Options) -> Result<Self> {
-        let options = options.or_environment()?;
-        let config = RendezvousConfig::new(Some(&method), &options)?;
-        let exchange = match &method {
+        let name = method.to_string();
+        let exchange = match method {
+            InitMethod::Env => Exchange::Known(None),
+            InitMethod::Tcp(address) => Exchange::Known(Some(address)),
             InitMethod::File(path) => {
-                let (store, key) = FileStore::of_file(path)?;
+                let (store, key) = FileStore::of_file(&path)?;
                 Exchange::Store { store: Arc::new(store), key, name: path.display().to_string() }
             }
             InitMethod::Mpi => Exchange::Mpi,
-            InitMethod::Env | InitMethod::Tcp(_) => Exchange::Known,
         };
-        Self::meet(config, &exchange, options)
+        Self::meet(RendezvousConfig::new(&name, exchange, options.or_environment()?)?)
     }
 
     /// Joins the other ranks through a key-value store: PyTorch's `init_process_group(store=…)`.
@@ -127,10 +127,10 @@ impl ProcessGroup {
     /// Those of [`ProcessGroup::init`] and of the store.
     pub fn init_with_store(store: Arc<dyn Store>, options: Options) -> Result<Self> {
         let options = options.or_environment()?;
-        let config = RendezvousConfig::new(None, &options)?;
         let key = format!("rendezvous/{}", options.group_name.as_deref().unwrap_or("default"));
         let name = format!("{store:?}");
-        Self::meet(config, &Exchange::Store { store, key, name }, options)
+        let exchange = Exchange::Store { store, key, name };
+        Self::meet(RendezvousConfig::new("init_with_store", exchange, options)?)
     }
 
     /// Splits the group: ranks that pass the same `color` form a new group.
@@ -185,26 +185,22 @@ impl ProcessGroup {
         })
     }
 
-    fn meet(config: RendezvousConfig, exchange: &Exchange, options: Options) -> Result<Self> {
-        if config.world == 1 {
-            return Ok(Self::alone(options));
+    fn meet(config: RendezvousConfig) -> Result<Self> {
+        let RendezvousConfig { rank, world, options, .. } = &config;
+        if *world == 1 {
+            return Ok(Self::alone(config.options));
         }
         let mut wait =
             RendezvousWait::new(options.rendezvous_timeout, options.report.clone(), options.cancel.clone());
         let mut server = None;
-        let started = start(&config, exchange, &options, &mut server, &mut wait);
+        let started = start(&config, &mut server, &mut wait);
         if let (Err(error), Some(server)) = (&started, &server) {
             server.close(error.clone());
         }
         let (control, pool) = started?;
         let ranks = Ranks::Processes(Arc::new(control), Arc::new(pool));
-        Self::open(
-            Arc::new(Topology { ranks, options }),
-            WORLD,
-            (0..config.world).collect(),
-            config.rank,
-            None,
-        )
+        let (rank, members) = (*rank, (0..*world).collect());
+        Self::open(Arc::new(Topology { ranks, options: config.options }), WORLD, members, rank, None)
     }
 
     fn open(
