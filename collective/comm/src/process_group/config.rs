@@ -79,7 +79,7 @@ impl RendezvousConfig {
         let address = match &exchange {
             Exchange::Known(Some(address)) => address.clone(),
             Exchange::Known(None) | Exchange::Mpi if world == 1 => String::new(),
-            Exchange::Mpi => mpi::address(options.rendezvous_timeout)?,
+            Exchange::Mpi => mpi::address(options.join_timeout())?,
             Exchange::Known(None) => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
                 let port: u16 = number("MASTER_PORT", "a port, 1 to 65535", method)?;

@@ -93,7 +93,7 @@ impl ProcessGroup {
 
     fn start_worker(&self, site: &dyn DeviceSite, id: UniqueId) -> Result<NcclWorker> {
         let (state, library, stream) = (&self.shared.state, site.library()?, site.stream()?);
-        let timeout = self.shared.topology.options.rendezvous_timeout;
+        let timeout = self.shared.topology.options.join_timeout();
         let communicator = NcclCommunicator::init(library, &id, state.world, &stream, timeout)?;
         let group = Arc::downgrade(&self.shared);
         let failed = move |call: &Call, error| {

@@ -191,7 +191,7 @@ impl ProcessGroup {
             return Ok(Self::alone(config.options));
         }
         let mut wait =
-            RendezvousWait::new(options.rendezvous_timeout, options.report.clone(), options.cancel.clone());
+            RendezvousWait::new(options.join_timeout(), options.report.clone(), options.cancel.clone());
         let mut server = None;
         let started = start(&config, &mut server, &mut wait);
         if let (Err(error), Some(server)) = (&started, &server) {

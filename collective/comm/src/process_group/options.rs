@@ -12,6 +12,9 @@ pub const RENDEZVOUS_TIMEOUT: &str = "BURN_DDP_RENDEZVOUS_TIMEOUT";
 /// Environment variable with the job's id.
 pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 
+/// Time limit of a collective and of `init`, if no other one is set.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Options for [`ProcessGroup::init`](crate::ProcessGroup::init).
 ///
 /// Unset options come from the environment or have a default.
@@ -23,12 +26,12 @@ pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 /// assert_eq!(group.world_size(), 1);
 /// # Ok::<(), burn_ddp_comm::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     pub(crate) rank: Option<usize>,
     pub(crate) world_size: Option<usize>,
-    pub(crate) timeout: Duration,
-    pub(crate) rendezvous_timeout: Duration,
+    timeout: Option<Duration>,
+    rendezvous_timeout: Option<Duration>,
     pub(crate) transport: Transport,
     pub(crate) tcp_algorithm: Option<Algorithm>,
     pub(crate) secret: Option<Secret>,
@@ -37,29 +40,6 @@ pub struct Options {
     pub(crate) group_name: Option<String>,
     pub(crate) report: Option<Report>,
     pub(crate) cancel: Option<Cancel>,
-    /// Whether `rendezvous_timeout` was set by the caller.
-    rendezvous_timeout_chosen: bool,
-}
-
-impl Default for Options {
-    /// Rank, world size and secret from the environment, time-outs of 5 minutes, [`Transport::Auto`].
-    fn default() -> Self {
-        Options {
-            rank: None,
-            world_size: None,
-            timeout: Duration::from_secs(300),
-            rendezvous_timeout: Duration::from_secs(300),
-            transport: Transport::Auto,
-            tcp_algorithm: None,
-            secret: None,
-            flight_folder: None,
-            host_id: None,
-            group_name: None,
-            report: None,
-            cancel: None,
-            rendezvous_timeout_chosen: false,
-        }
-    }
 }
 
 impl Options {
@@ -74,7 +54,12 @@ impl Options {
         ///
         /// It must exceed the longest difference between ranks within one step, such as one rank writing a
         /// checkpoint.
-        timeout(timeout: Duration) => timeout = timeout;
+        timeout(timeout: Duration) => timeout = Some(timeout);
+
+        /// Time limit for `init` and `split` to wait for all ranks.
+        ///
+        /// Default: the environment's `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
+        rendezvous_timeout(timeout: Duration) => rendezvous_timeout = Some(timeout);
 
         /// Id of the job, as PyTorch's `group_name`.
         ///
@@ -119,13 +104,13 @@ impl Options {
         cancel_if(cancel: impl Fn() -> bool + Send + Sync + 'static) => cancel = Some(Cancel(Arc::new(cancel)));
     }
 
-    /// Time limit for `init` and `split` to wait for all ranks.
-    ///
-    /// Default: the environment's `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
-    pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
-        self.rendezvous_timeout = timeout;
-        self.rendezvous_timeout_chosen = true;
-        self
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.timeout.unwrap_or(TIMEOUT)
+    }
+
+    /// Time limit of `init` and `split`.
+    pub(crate) fn join_timeout(&self) -> Duration {
+        self.rendezvous_timeout.unwrap_or(TIMEOUT)
     }
 
     /// Fills in unset options from the environment.
@@ -136,14 +121,14 @@ impl Options {
         self.host_id = self.host_id.or_else(|| variable("BURN_DDP_HOST_ID"));
         self.group_name =
             self.group_name.or_else(|| variable(JOB_ID)).or_else(|| variable("TORCHELASTIC_RUN_ID"));
-        if let Some(text) = variable(RENDEZVOUS_TIMEOUT).filter(|_| !self.rendezvous_timeout_chosen) {
+        if let Some(text) = variable(RENDEZVOUS_TIMEOUT).filter(|_| self.rendezvous_timeout.is_none()) {
             let seconds = text.trim().parse().ok().filter(|seconds| (0.001..=1e6).contains(seconds));
             let seconds = seconds.ok_or_else(|| {
                 Error::Invalid(format!(
                     "environment variable {RENDEZVOUS_TIMEOUT} is {text:?}; it must be a number of seconds from 0.001 to 1e6"
                 ))
             })?;
-            self.rendezvous_timeout = Duration::from_secs_f64(seconds);
+            self.rendezvous_timeout = Some(Duration::from_secs_f64(seconds));
         }
         Ok(self)
     }

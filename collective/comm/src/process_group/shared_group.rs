@@ -87,7 +87,7 @@ impl SharedGroup {
             None => self.state.next_seq(),
             Some(endpoints) => self.state.next_message(endpoints),
         };
-        let call = &spec.numbered(seq, self.state.options.timeout);
+        let call = &spec.numbered(seq, self.state.options.call_timeout());
         let (group, count) = (self.state.group, call.count);
         let span = info_span!("collective", name = &*call.operation, group, seq, count, dtype = ?call.dtype);
         let _span = span.entered();
@@ -108,7 +108,7 @@ impl SharedGroup {
     /// The first cause, if the group has failed.
     pub fn next_call(&self, spec: Call) -> Result<Call> {
         self.admit(&spec)?;
-        Ok(spec.numbered(self.state.last_seq() + 1, self.state.options.timeout))
+        Ok(spec.numbered(self.state.last_seq() + 1, self.state.options.call_timeout()))
     }
 
     /// Fails the group and returns the first cause.

@@ -74,7 +74,7 @@ impl TransportBuilder<'_> {
         let one = machines.len() == 1;
         match self.options.transport {
             Transport::Tcp => Ok(Box::new(self.tcp(0, &self.everyone()))),
-            Transport::Mpi => mpi::connect(self.group, self.members, self.rank, self.options.rendezvous_timeout),
+            Transport::Mpi => mpi::connect(self.group, self.members, self.rank, self.options.join_timeout()),
             Transport::Thread => Err(Error::Invalid(
                 "transport thread is for ranks in one process, which ProcessGroup::threads makes; choose auto, shm, tcp or mpi".into(),
             )),
@@ -150,7 +150,7 @@ impl TransportBuilder<'_> {
         use crate::{Store, rendezvous::deadline, transport::shm::ShmSegment};
         use std::time::Instant;
 
-        let deadline = deadline(self.options.rendezvous_timeout);
+        let deadline = deadline(self.options.join_timeout());
         let key = |what: &str| format!("burn-ddp/shm/{:x}/{part}/{what}", self.group);
         let publish = |what: &str, outcome: Result<&str, &String>| {
             self.control.set(&key(what), &serde_json::to_vec(&outcome).unwrap_or_default())
