@@ -1,7 +1,7 @@
 //! `burn-ddp devices`: lists available devices and backends.
 
 use crate::{
-    device::{Accelerator, gigabytes, host_memory},
+    device::{Accelerator, LocalDevice, gigabytes, host_memory},
     launch::cores,
     process::console::print_line,
 };
@@ -24,7 +24,8 @@ pub fn list() -> Result<()> {
                 for (index, found) in found.iter().enumerate() {
                     let software = if found.software { " (software, on the CPU)" } else { "" };
                     let name = format!("{}{software}", found.name());
-                    row(&format!("{kind}:{index}"), &name, kind.memory(index).ok().flatten())?;
+                    let device = LocalDevice::Gpu(kind, index);
+                    row(&device.to_string(), &name, device.memory().ok().flatten())?;
                 }
             }
             Err(reason) => missing.push((kind.name(), reason)),

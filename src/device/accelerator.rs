@@ -2,8 +2,6 @@
 //!
 //! Each backend has a cargo feature of the same name as in Burn.
 
-use super::faults;
-use anyhow::{Context, Result};
 use burn::tensor::Device;
 use std::fmt;
 
@@ -142,53 +140,6 @@ impl Accelerator {
         found.map_err(|_| {
             format!("looking for {self} devices failed; does the driver's own test program work?")
         })
-    }
-
-    /// Device `index` of [`devices`](Accelerator::devices).
-    ///
-    /// # Errors
-    /// If there is no such device, or it fails to compute.
-    pub fn device(self, index: usize) -> Result<Device> {
-        faults::watch(self.name());
-        #[cfg(feature = "cuda")]
-        if self == Accelerator::Cuda {
-            crate::device::kernel_cache::enable()?;
-        }
-        let found = self.devices().map_err(anyhow::Error::msg)?;
-        let count = found.len();
-        let found = found.into_iter().nth(index);
-        let found =
-            found.with_context(|| format!("{self}:{index}: this machine has {count}, numbered from 0"))?;
-        self.check(index)?;
-        Ok(found.device)
-    }
-
-    /// Verifies that a device computes.
-    ///
-    /// # Errors
-    /// If the test computation fails.
-    pub fn check(self, index: usize) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if self == Accelerator::Cuda {
-            collective::cuda::probe(index)?;
-        }
-        let _ = index;
-        Ok(())
-    }
-
-    /// Free and total memory of a device in bytes.
-    ///
-    /// Returns `None` if the driver does not report them.
-    ///
-    /// # Errors
-    /// If the driver call fails.
-    pub fn memory(self, index: usize) -> Result<Option<(usize, usize)>> {
-        #[cfg(feature = "cuda")]
-        if self == Accelerator::Cuda {
-            return Ok(Some(collective::cuda::free_memory(index)?));
-        }
-        let _ = index;
-        Ok(None)
     }
 }
 

@@ -15,7 +15,7 @@ pub use allocator::{Allocator, keep_memory, use_small_pages};
 pub use choice::{DeviceArg, Gpus, gpus};
 pub use kernels::host_tensor::is_flex;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use burn::tensor::Device;
 use serde::{Serialize, Serializer};
 use std::{fmt, fs};
@@ -39,10 +39,27 @@ impl LocalDevice {
     /// # Errors
     /// If there is no such device, or it fails to compute.
     pub fn burn(self) -> Result<Device> {
-        match self {
-            LocalDevice::Cpu | LocalDevice::CpuReplica(_) => Ok(Device::flex()),
-            LocalDevice::Gpu(kind, index) => kind.device(index),
+        let LocalDevice::Gpu(kind, index) = self else { return Ok(Device::flex()) };
+        faults::watch(kind.name());
+        #[cfg(feature = "cuda")]
+        if self.compiles_kernels() {
+            kernel_cache::enable()?;
         }
+        let found = kind.devices().map_err(Error::msg)?;
+        let count = found.len();
+        let found = found.into_iter().nth(index);
+        let found = found.with_context(|| format!("{self}: this machine has {count}, numbered from 0"))?;
+        self.probe()?;
+        Ok(found.device)
+    }
+
+    /// Verifies that a CUDA GPU computes.
+    fn probe(self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let LocalDevice::Gpu(Accelerator::Cuda, index) = self {
+            collective::cuda::probe(index)?;
+        }
+        Ok(())
     }
 
     /// Whether kernels are compiled on first use and stored in the kernel cache.
@@ -65,8 +82,11 @@ impl LocalDevice {
     /// # Errors
     /// If the driver call fails.
     pub fn memory(self) -> Result<Option<(usize, usize)>> {
-        let LocalDevice::Gpu(kind, index) = self else { return Ok(None) };
-        kind.memory(index)
+        #[cfg(feature = "cuda")]
+        if let LocalDevice::Gpu(Accelerator::Cuda, index) = self {
+            return Ok(Some(collective::cuda::free_memory(index)?));
+        }
+        Ok(None)
     }
 
     /// Checks that a GPU has enough free memory and computes.
@@ -74,14 +94,13 @@ impl LocalDevice {
     /// # Errors
     /// If less than 300 MiB is free, or the test computation fails.
     pub fn check(self) -> Result<()> {
-        let LocalDevice::Gpu(kind, index) = self else { return Ok(()) };
-        match kind.memory(index)? {
+        match self.memory()? {
             Some((free, total)) if free < MIN_FREE_MEMORY => bail!(
                 "{self} has {} of its {} free, too little for training; other processes use the rest (nvidia-smi shows which)",
                 gigabytes(free),
                 gigabytes(total)
             ),
-            Some(_) | None => kind.check(index),
+            Some(_) | None => self.probe(),
         }
     }
 

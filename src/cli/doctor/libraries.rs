@@ -1,7 +1,7 @@
 //! GPUs, the libraries that use them, and the cache of their compiled kernels.
 
 use super::Finding;
-use crate::device::{Accelerator, DeviceArg, binary_size, gpus};
+use crate::device::{Accelerator, DeviceArg, LocalDevice, binary_size, gpus};
 #[cfg(feature = "cuda")]
 use crate::{device::kernel_cache, process::console::print_line};
 use collective::transport::nccl::Library;
@@ -72,7 +72,7 @@ fn broken(name: &'static str, error: &str) -> Finding {
 fn memory_of_gpus(kind: Accelerator, report: &mut impl FnMut(Finding)) {
     for (index, gpu) in kind.devices().unwrap_or_default().iter().enumerate() {
         let name = format!("{index}: {}", gpu.name());
-        report(match kind.memory(index) {
+        report(match LocalDevice::Gpu(kind, index).memory() {
             Ok(Some((free, total))) => memory(&name, free as u64, total as u64),
             Ok(None) => Finding::ok("GPU memory", name),
             Err(error) => Finding::fail("GPU memory", format!("{name}: {error:#}"), "see nvidia-smi"),
