@@ -51,22 +51,15 @@ impl Plan {
         launched: Option<Environment>,
         gpus: Result<Gpus, String>,
     ) -> Result<Plan> {
-        match launched.or((args.mode == ModeArg::Dp).then_some(Environment::SOLO)) {
-            Some(environment) => Ok(Plan::Train(Role::decide(args, environment, gpus)?)),
-            None => {
-                let (found, reason) = usable(args, gpus)?;
-                Self::alone(args, found, &reason)
-            }
+        if let Some(environment) = launched.or((args.mode == ModeArg::Dp).then_some(Environment::SOLO)) {
+            return Ok(Plan::Train(Role::decide(args, environment, gpus)?));
         }
-    }
-
-    /// Plans a process without a launcher, which may launch ranks.
-    fn alone(args: &ContextArgs, found: Option<Gpus>, reason: &str) -> Result<Plan> {
         let shared = args.allow_shared_gpu;
+        let (found, reason) = usable(args, gpus)?;
         let count = found.map(|gpus| gpus.count);
         let ranks = match args.nproc_per_node {
             Nproc::Auto if args.mode == ModeArg::Single => 1,
-            nproc => nproc.count(count.ok_or_else(|| reason.to_owned()), cores())?,
+            nproc => nproc.count(count.ok_or_else(|| reason.clone()), cores())?,
         };
         match (args.device, count) {
             (DeviceArg::Gpu(kind, Some(number)), _) if ranks > 1 && !shared => {
@@ -171,22 +164,17 @@ fn usable(args: &ContextArgs, gpus: Result<Gpus, String>) -> Result<(Option<Gpus
             "--device-ids, --output-device and --dp-reduce are for --mode dp; in ddp mode each rank has one device"
         );
     }
-    let found = match (args.device, &gpus) {
-        (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
-        (DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(gpus)) => Some(*gpus),
+    Ok(match (args.device, gpus) {
+        (DeviceArg::Cpu, _) => (None, "--device cpu".into()),
+        (DeviceArg::Auto, Err(reason)) => (None, format!("no GPU: {reason}")),
+        (DeviceArg::Auto, Ok(gpus)) => (Some(gpus), format!("{} GPU(s) found", gpus.count)),
         (DeviceArg::Gpu(kind, _), Err(reason)) => bail!("--device {kind}: {reason}"),
         (DeviceArg::Gpu(kind, Some(n)), Ok(gpus)) if n >= gpus.count => {
             bail!("--device {kind}:{n}: this machine has {} GPUs, numbered from 0", gpus.count)
         }
-        (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => Some(Gpus { kind, count: 1 }),
-    };
-    let reason = match (args.device, found, gpus) {
-        (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
-        (DeviceArg::Auto, Some(Gpus { count, .. }), _) => format!("{count} GPU(s) found"),
-        (DeviceArg::Cpu, ..) => "--device cpu".into(),
-        (DeviceArg::Auto | DeviceArg::Gpu(..), ..) => "set by --device".into(),
-    };
-    Ok((found, reason))
+        (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => (Some(Gpus { kind, count: 1 }), "set by --device".into()),
+        (DeviceArg::Gpu(_, None), Ok(gpus)) => (Some(gpus), "set by --device".into()),
+    })
 }
 
 /// Error for several ranks on the GPU that `--device` names.

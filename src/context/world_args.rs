@@ -75,20 +75,14 @@ impl WorldArgs {
             return Ok(ProcessGroup::solo());
         }
         let method = self.init_method.clone().map_or_else(|| environment.init_method(transport), Ok)?;
-        let options = options.transport(transport).rank(rank).world_size(world_size);
-        Ok(ProcessGroup::init(method, self.options(rank, options))?)
-    }
-
-    /// Adds these flags and messages about missing ranks to `options`.
-    fn options(&self, rank: usize, options: Options) -> Options {
-        let options = options.on_warning(move |warning| eprint_line(&format!("rank {rank}: {warning}")));
-        let options = match self.rendezvous_timeout {
-            Some(seconds) => options.rendezvous_timeout(Duration::from_secs_f64(seconds)),
-            None => options,
-        };
-        match &self.job_id {
-            Some(job) => options.group_name(job),
-            None => options,
+        let mut options = options.transport(transport).rank(rank).world_size(world_size);
+        options = options.on_warning(move |warning| eprint_line(&format!("rank {rank}: {warning}")));
+        if let Some(seconds) = self.rendezvous_timeout {
+            options = options.rendezvous_timeout(Duration::from_secs_f64(seconds));
         }
+        if let Some(job) = &self.job_id {
+            options = options.group_name(job);
+        }
+        Ok(ProcessGroup::init(method, options)?)
     }
 }
