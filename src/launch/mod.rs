@@ -4,9 +4,9 @@
 //! its output to files, restarts it after a failure and coordinates with the launchers of other machines.
 //!
 //! ```text
-//! run, spawn → rounds → ranks → child    one process in its own process group
-//!                 ↓       ↓ → guard      kills the ranks if the launcher is killed
-//!               nodes     ↓ → output     prefixes and writes what the ranks print
+//! run, spawn → rounds → ranks → child    one process in its own process group, which ends with the launcher
+//!                 ↓       ↓ → output     prefixes and writes what the ranks print
+//!               nodes
 //!                 ↓
 //!              failure_detector          decides in one place whether the round ends, or failed ranks are replaced
 //! ```
@@ -16,7 +16,6 @@ mod environment;
 mod environments;
 mod failure_detector;
 mod generation;
-mod guard;
 mod job;
 mod nodes;
 pub mod nproc;
@@ -38,11 +37,11 @@ pub(crate) use nproc::check as check_limit;
 pub use nproc::cores;
 pub(crate) use once::claim;
 pub use output::Output;
+pub use rounds::run;
 
 use crate::process::{
     auto_batch::{self, halves_batch},
     console::eprint_line,
-    stop::GracefulShutdown,
 };
 use anyhow::{Context, Error, Result};
 use std::{
@@ -50,19 +49,6 @@ use std::{
     os::unix::process::CommandExt,
     process::{Command, ExitCode},
 };
-
-/// Runs a job on this machine, or this machine's part of it, and waits until it ends.
-///
-/// The exit code is that of [`ranks()`].
-///
-/// # Errors
-/// If there are no ranks or too many for this machine, a rank cannot be started, or the other machines do
-/// not join.
-pub fn run(job: &Job) -> Result<ExitCode> {
-    check_limit(job.round.world_size())?;
-    let _graceful_shutdown = GracefulShutdown::in_launcher()?;
-    rounds::run(job)
-}
 
 /// Starts `count` ranks of this program with this program's arguments and waits for them.
 ///

@@ -1,12 +1,11 @@
 //! This machine's ranks in one round.
 
 use super::{
-    child::Process,
+    child::{Guard, Process},
     environment::{Recover, Round},
-    generation::{FromRank, LineSocket},
-    guard::Guard,
+    generation::LineSocket,
     job::Job,
-    outcome::{ExitReason, Failure, Outcome},
+    outcome::{ExitReason, Failure, News, Outcome},
     output::Listener,
 };
 use crate::process::{console::eprint_line, stop};
@@ -60,7 +59,6 @@ impl Ranks {
     /// # Errors
     /// If the program cannot be started or an output file or folder cannot be created. The error names it.
     pub fn start(job: &Job, round: &Round) -> Result<Self> {
-        super::child::check(&job.program)?;
         let folder = job.output.folder(round)?;
         if let Some(folder) = &folder {
             eprint_line(&format!("log files of this job: {}", folder.display()));
@@ -145,18 +143,19 @@ impl Ranks {
         self.ranks.iter().filter(chosen).for_each(|one| one.process.signal(libc::SIGKILL));
     }
 
-    /// Messages of the ranks since the last call.
-    pub fn messages(&mut self) -> Vec<(usize, FromRank)> {
-        let mut messages = Vec::new();
+    /// News since the last call, `poll` ago: messages of the ranks, then their outcomes.
+    pub fn news(&mut self, poll: Duration) -> Vec<News> {
+        let mut news = Vec::new();
         for Rank { rank, socket, .. } in &mut self.ranks {
-            let socket = socket.iter_mut().flat_map(|socket| std::iter::from_fn(|| socket.receive()));
-            messages.extend(socket.map(|message| (*rank, message)));
+            let messages = socket.iter_mut().flat_map(|socket| std::iter::from_fn(|| socket.receive()));
+            news.extend(messages.map(|message| News::Message(*rank, message)));
         }
-        messages
+        news.extend(self.outcomes(poll).into_iter().map(News::Outcome));
+        news
     }
 
-    /// Outcomes since the last call, `poll` ago: a stop signal, then the ranks that have ended or stay stopped.
-    pub fn outcomes(&mut self, poll: Duration) -> Vec<Outcome> {
+    /// A stop signal, then the ranks that have ended or stay stopped.
+    fn outcomes(&mut self, poll: Duration) -> Vec<Outcome> {
         let signal = stop::signal().filter(|_| !self.signalled);
         self.signalled |= signal.is_some();
         let mut outcomes: Vec<_> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();

@@ -6,11 +6,12 @@ use super::{
     generation::Generation,
     job::Job,
     nodes::{Agent, CoordinatorServer},
+    nproc,
     outcome::{Decision, News, Outcome},
     port::ReservedPort,
     ranks::Ranks,
 };
-use crate::process::stop;
+use crate::process::stop::{self, GracefulShutdown};
 use anyhow::{Context, Result};
 use collective::address;
 use std::{
@@ -23,11 +24,16 @@ use std::{
 /// Time after a failure in which other ranks report errors of their own, such as a mismatch of collectives.
 const OWN_ERRORS: Duration = Duration::from_millis(100);
 
-/// Runs the job, reports its outcome and returns the exit code.
+/// Runs a job on this machine, or this machine's part of it, and waits until it ends.
+///
+/// The exit code is that of [`ranks()`](super::ranks()).
 ///
 /// # Errors
-/// If a rank cannot be started, or the other machines do not join.
+/// If there are no ranks or too many for this machine, a rank cannot be started, or the other machines do
+/// not join.
 pub fn run(job: &Job) -> Result<ExitCode> {
+    nproc::check(job.round.world_size())?;
+    let _graceful_shutdown = GracefulShutdown::in_launcher()?;
     if job.rules.max > 1 { on_nodes(job) } else { on_this_machine(job) }
 }
 
@@ -112,8 +118,7 @@ fn run_round(job: &Job, round: &mut Round, mut agent: Option<&mut Agent>) -> Res
     // Holds the port of a later generation of a job on this machine.
     let mut reserved = None;
     let ending = loop {
-        let messages = ranks.messages().into_iter().map(|(rank, message)| News::Message(rank, message));
-        let news = messages.chain(ranks.outcomes(job.poll).into_iter().map(News::Outcome));
+        let news = ranks.news(job.poll).into_iter();
         let decision = match &mut agent {
             Some(agent) => {
                 news.for_each(|news| agent.tell(news));
