@@ -1,11 +1,14 @@
 //! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
 
-use crate::device::DeviceArg;
-#[cfg(feature = "cuda")]
-use crate::process::{console::print_line, timing::median};
+use crate::{
+    device::{Accelerator, DeviceArg},
+    process::{console::print_line, timing::median},
+};
 use anyhow::{Result, bail};
+use burn::tensor::{Device, Tensor};
 use clap::Args;
-use std::process::ExitCode;
+use collective::{DevicePath, ProcessGroup, ReduceOp, cuda, tensor};
+use std::{process::ExitCode, sync::Arc, time::Instant};
 
 #[derive(Args, Clone, Debug)]
 pub struct DeviceBench {
@@ -24,13 +27,7 @@ pub struct DeviceBench {
 ///
 /// # Errors
 /// If the device is not a CUDA GPU, NCCL cannot be used, or a call fails.
-#[cfg(feature = "cuda")]
 pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
-    use crate::device::Accelerator;
-    use burn::tensor::{Device, Tensor};
-    use collective::{DevicePath, ProcessGroup, ReduceOp, cuda, tensor};
-    use std::{sync::Arc, time::Instant};
-
     let index = match bench.device {
         DeviceArg::Gpu(Accelerator::Cuda, index) => index.unwrap_or(0),
         DeviceArg::Gpu(..) | DeviceArg::Cpu | DeviceArg::Auto => bail!("--device: only cuda has NCCL"),
@@ -67,13 +64,4 @@ pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
     }
     group.destroy();
     Ok(ExitCode::SUCCESS)
-}
-
-/// Fails, because this build has no CUDA.
-///
-/// # Errors
-/// Always.
-#[cfg(not(feature = "cuda"))]
-pub fn run(_: &DeviceBench) -> Result<ExitCode> {
-    bail!("this program was built without CUDA; build it with the default features")
 }

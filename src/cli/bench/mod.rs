@@ -1,6 +1,7 @@
 //! `burn-ddp bench`: benchmarks of collectives with verified results.
 
 mod all_reduce;
+#[cfg(feature = "cuda")]
 mod device;
 
 use anyhow::Result;
@@ -13,6 +14,7 @@ pub enum Bench {
     /// Measure all-reduce time by buffer size, like nccl-tests
     AllReduce(all_reduce::AllReduce),
     /// Compare a tensor all-reduce on a GPU with NCCL alone
+    #[cfg(feature = "cuda")]
     Device(device::DeviceBench),
 }
 
@@ -23,6 +25,7 @@ pub enum Bench {
 pub fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::AllReduce(bench) => all_reduce::run(bench),
+        #[cfg(feature = "cuda")]
         Bench::Device(bench) => device::run(bench),
     }
 }
