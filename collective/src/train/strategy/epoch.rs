@@ -102,7 +102,7 @@ impl<M: StepModel> Run<'_, M> {
         &mut self,
         batches: &mut Peekable<ShardedBatches<TrainInput<M>>>,
     ) -> Result<Option<LaunchedStep>, Stop> {
-        let (settings, compute, model) = (self.settings, self.compute, self.learner.model());
+        let (settings, model) = (self.settings, self.learner.model());
         let (rank, ranks, waited) = (settings.group.rank(), settings.group.world_size(), self.time.data);
         let (control, mut busy) = (&mut self.control, BusyTime::default());
         if timed("wait for data", &mut self.time.data, || batches.peek().is_none()) {
@@ -120,7 +120,7 @@ impl<M: StepModel> Run<'_, M> {
             let interrupter = &self.components.interrupter;
             let computed = self.engine.batch(&model, batch, |copies, scope, item| {
                 let began = Instant::now();
-                let output = compute(copies, item, scope)?;
+                let output = (settings.compute)(copies, item, scope)?;
                 busy.add_batch(began, scope.first_gradient());
                 let item = &output.item;
                 settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;

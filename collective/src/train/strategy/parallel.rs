@@ -4,10 +4,9 @@
 use super::{
     Callback, Checkpoints, ComputeBatch, Distributed, LiveRecovery, NoopRenderer, Observer, RankTime,
     RunControl, Snapshot, StepModel, StopRequest, TrainInput, ValidInput, ValidOutput,
-    callback::{BurnMetric, MetricCallback},
+    callback::{BurnMetric, Callbacks, MetricCallback},
     compute,
     run::{Run, Stop},
-    settings::RunSettings,
     stragglers::Stragglers,
 };
 use crate::{
@@ -43,8 +42,28 @@ pub type DpStrategy<M> = ParallelStrategy<M>;
 
 /// A burn-train strategy: [`DdpStrategy`] or [`DpStrategy`].
 pub struct ParallelStrategy<M: LearnerModel> {
-    run: RunSettings<M>,
-    compute: Box<ComputeBatch<M>>,
+    pub(super) group: ProcessGroup,
+    /// This rank's device, with autodiff.
+    pub(super) device: Device,
+    pub(super) compute: Box<ComputeBatch<M>>,
+    pub(super) train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+    pub(super) valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    /// Evaluated at the end only.
+    pub(super) test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
+    /// Called in this order.
+    pub(super) observers: Vec<Arc<dyn Observer>>,
+    pub(super) options: StepOptions,
+    pub(super) max_steps: Option<usize>,
+    pub(super) callbacks: Callbacks<M>,
+    pub(super) checkpoints: Option<Checkpoints>,
+    pub(super) resume: Option<Snapshot>,
+    pub(super) stop: Option<Arc<StopRequest>>,
+    pub(super) lr_control: Option<LrControl>,
+    pub(super) recovery: Option<Arc<LiveRecovery>>,
+    /// Maximum number of batches of an evaluation.
+    pub(super) evaluation_batches: Option<usize>,
+    /// Decay of the moving average of the weights.
+    pub(super) ema: Option<f64>,
     /// The error that ended the run, for [`launch`](Self::launch): burn-train's error type has no variant for it.
     failure: Arc<OnceLock<Error>>,
 }
@@ -61,9 +80,25 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         train: Arc<dyn DistributedLoader<TrainInput<M>>>,
         valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     ) -> Self {
+        let device = if device.is_autodiff() { device.clone() } else { device.clone().autodiff() };
         Self {
-            run: RunSettings::new(group, device, train, valid),
+            group,
+            device,
             compute: Box::new(compute::one_device),
+            train,
+            valid,
+            test: None,
+            observers: Vec::new(),
+            options: StepOptions::default(),
+            max_steps: None,
+            callbacks: Callbacks::default(),
+            checkpoints: None,
+            resume: None,
+            stop: None,
+            lr_control: None,
+            recovery: None,
+            evaluation_batches: None,
+            ema: None,
             failure: Arc::default(),
         }
     }
@@ -116,7 +151,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
 
     /// [`with_metric_callback`](Self::with_metric_callback) for several callbacks.
     pub fn with_callbacks(self, callbacks: Vec<MetricCallback<M>>) -> Self {
-        self.run.callbacks.add(callbacks);
+        self.callbacks.add(callbacks);
         self
     }
 
@@ -133,32 +168,32 @@ impl<M: LearnerModel> ParallelStrategy<M> {
 
     burn_ddp_comm::setters! {
         /// Observes the run.
-        with_observer(observer: Arc<dyn Observer>) => run.observers = vec![observer];
+        with_observer(observer: Arc<dyn Observer>) => observers = vec![observer];
 
         /// Observes the run with several observers, which are called in order.
-        with_observers(observers: Vec<Arc<dyn Observer>>) => run.observers = observers;
+        with_observers(observers: Vec<Arc<dyn Observer>>) => observers = observers;
 
         /// Evaluates `test` once, at the end of a run that is not interrupted.
         ///
         /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
         /// [`Observer::tested`] gets the result.
-        with_test(test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) => run.test = test;
+        with_test(test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) => test = test;
 
         /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
         ///
         /// burn-train's `SupervisedTraining::grads_accumulation`, if it is set, replaces
         /// [`StepOptions::grad_accum_steps`]. SyncBatchNorm layers of the model are used as they are:
         /// [`StepOptions::sync_batch_norm`] has no effect.
-        with_options(options: StepOptions) => run.options = options;
+        with_options(options: StepOptions) => options = options;
 
         /// Ends the run after this many optimizer steps, with an evaluation.
-        with_max_steps(max_steps: Option<usize>) => run.max_steps = max_steps;
+        with_max_steps(max_steps: Option<usize>) => max_steps = max_steps;
 
         /// Evaluates this many batches of each set at most, for a short run that checks a program.
-        with_evaluation_batches(batches: Option<usize>) => run.evaluation_batches = batches;
+        with_evaluation_batches(batches: Option<usize>) => evaluation_batches = batches;
 
         /// Takes checkpoints. All ranks must, or none.
-        with_checkpoints(checkpoints: Checkpoints) => run.checkpoints = Some(checkpoints);
+        with_checkpoints(checkpoints: Checkpoints) => checkpoints = Some(checkpoints);
 
         /// Resumes from a snapshot, the same on every rank: [`Snapshot::share`] distributes it. At the same world size and
         /// batch size, the run continues with the same bits as without the interruption; at another one, with the
@@ -166,14 +201,14 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         ///
         /// Burn builds the optimizer's state on `Device::default()` before it moves it to this rank's
         /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
-        with_resume(snapshot: Option<Snapshot>) => run.resume = snapshot;
+        with_resume(snapshot: Option<Snapshot>) => resume = snapshot;
 
         /// Lets callbacks change the learning rate of a schedule that [`LrControl::schedule`] has made.
-        with_lr_control(control: LrControl) => run.lr_control = Some(control);
+        with_lr_control(control: LrControl) => lr_control = Some(control);
 
         /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
         /// after every optimizer step.
-        with_ema(decay: Option<f64>) => run.ema = decay;
+        with_ema(decay: Option<f64>) => ema = decay;
 
         /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
         /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer
@@ -181,10 +216,10 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         ///
         /// The state is kept for gradients that are averaged in host memory. On a GPU with NCCL, a step that fails on the
         /// device may have changed the parameters.
-        with_live_recovery(recovery: Option<Arc<LiveRecovery>>) => run.recovery = recovery;
+        with_live_recovery(recovery: Option<Arc<LiveRecovery>>) => recovery = recovery;
 
         /// Stops all ranks together when any rank is signal to.
-        with_stop(request: Arc<StopRequest>) => run.stop = Some(request);
+        with_stop(request: Arc<StopRequest>) => stop = Some(request);
     }
 }
 
@@ -197,7 +232,7 @@ impl<M: StepModel> ParallelStrategy<M> {
     /// # Errors
     /// The error of a rank, the group, a device or a file that ended the run.
     pub fn launch(self, training: SupervisedTraining<M>, learner: Learner<M>) -> Result<LearningResult<M>> {
-        let training = match self.run.group.rank() {
+        let training = match self.group.rank() {
             0 => training,
             _ => training
                 .renderer(Box::new(NoopRenderer))
@@ -225,14 +260,14 @@ impl<M: StepModel> SupervisedLearningStrategy<M> for ParallelStrategy<M> {
         _valid: ValidLoader<M>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
-        learner.fork(&self.run.device);
+        learner.fork(&self.device);
         let interrupter = components.interrupter.clone();
         let fail = |error: Error| {
             interrupter.stop(Some(&error.to_string()));
             interrupter.fail(DatasetError::new(error.clone()));
             let _ = self.failure.set(error);
         };
-        let begun = self.run.begin(&mut learner, &components, starting_epoch);
+        let begun = self.begin(&mut learner, &components, starting_epoch);
         let (engine, position, average) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -241,8 +276,7 @@ impl<M: StepModel> SupervisedLearningStrategy<M> for ParallelStrategy<M> {
             }
         };
         let mut run = Run {
-            settings: &self.run,
-            compute: &*self.compute,
+            settings: self,
             learner,
             components,
             engine,
@@ -259,7 +293,7 @@ impl<M: StepModel> SupervisedLearningStrategy<M> for ParallelStrategy<M> {
         match run.run() {
             Ok(()) | Err(Stop::Interrupted) => {}
             Err(Stop::Requested(signal)) => {
-                if let Some(request) = &self.run.stop {
+                if let Some(request) = &self.stop {
                     request.set(signal);
                 }
                 // So that burn-train's renderer does not take the run for a finished one.

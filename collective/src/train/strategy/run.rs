@@ -1,8 +1,8 @@
 //! The training loop of a strategy on every rank: epochs, checks, checkpoints and coordinated stops.
 
 use super::{
-    ComputeBatch, EpochReport, Position, RankTime, Report, RunControl, Snapshot, StepModel, TrainedOutput,
-    ValidOutput, local_round::LocalRound, settings::RunSettings, snapshot::Records, stragglers::Stragglers,
+    EpochReport, ParallelStrategy, Position, RankTime, Report, RunControl, Snapshot, StepModel,
+    TrainedOutput, ValidOutput, local_round::LocalRound, snapshot::Records, stragglers::Stragglers,
     weight_average::WeightAverage,
 };
 use crate::{Error, ReduceOp, ddp::engine::Engine, module_state, train::metric::means};
@@ -31,8 +31,7 @@ impl From<Error> for Stop {
 
 /// One run in progress on one rank.
 pub(super) struct Run<'a, M: LearnerModel> {
-    pub settings: &'a RunSettings<M>,
-    pub compute: &'a ComputeBatch<M>,
+    pub settings: &'a ParallelStrategy<M>,
     pub learner: Learner<M>,
     pub components: TrainingComponents<M>,
     pub engine: Engine,

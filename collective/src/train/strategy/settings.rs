@@ -1,78 +1,19 @@
-//! The settings of a run, and the comparison of those that decide its trajectory, which must be the same on all
-//! ranks.
+//! Comparison of the settings that decide a run's trajectory, which must be the same on all ranks.
 
-use super::{
-    CheckpointSink, Checkpoints, LiveRecovery, Observer, Position, Snapshot, StopRequest, TrainInput,
-    ValidInput, callback::Callbacks, weight_average::WeightAverage,
-};
+use super::{CheckpointSink, Observer, ParallelStrategy, Position, weight_average::WeightAverage};
 use crate::{
-    Error, ProcessGroup, Result, StepOptions,
-    data::loader::DistributedLoader,
+    Error, Result, StepOptions,
     ddp::{engine::Engine, or_none},
-    train::lr::LrControl,
 };
-use burn::tensor::Device;
 use burn::train::{Learner, LearnerModel, TrainingComponents};
-use std::sync::Arc;
 
 /// Steps whose learning rates are compared.
 const RATES: [usize; 3] = [1, 10, 100];
 
-/// The settings of a run.
-pub(super) struct RunSettings<M: LearnerModel> {
-    pub group: ProcessGroup,
-    pub device: Device,
-    pub train: Arc<dyn DistributedLoader<TrainInput<M>>>,
-    pub valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
-    /// Evaluated at the end only.
-    pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
-    /// Called in this order.
-    pub observers: Vec<Arc<dyn Observer>>,
-    pub options: StepOptions,
-    pub max_steps: Option<usize>,
-    pub callbacks: Callbacks<M>,
-    pub checkpoints: Option<Checkpoints>,
-    pub resume: Option<Snapshot>,
-    pub stop: Option<Arc<StopRequest>>,
-    pub lr_control: Option<LrControl>,
-    pub recovery: Option<Arc<LiveRecovery>>,
-    /// Maximum number of batches of an evaluation.
-    pub evaluation_batches: Option<usize>,
-    /// Decay of the moving average of the weights.
-    pub ema: Option<f64>,
-}
-
-impl<M: LearnerModel> RunSettings<M> {
-    pub fn new(
-        group: ProcessGroup,
-        device: &Device,
-        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
-        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
-    ) -> Self {
-        let device = if device.is_autodiff() { device.clone() } else { device.clone().autodiff() };
-        Self {
-            group,
-            device,
-            train,
-            valid,
-            test: None,
-            observers: Vec::new(),
-            options: StepOptions::default(),
-            max_steps: None,
-            callbacks: Callbacks::default(),
-            checkpoints: None,
-            resume: None,
-            stop: None,
-            lr_control: None,
-            recovery: None,
-            evaluation_batches: None,
-            ema: None,
-        }
-    }
-
+impl<M: LearnerModel> ParallelStrategy<M> {
     /// Verifies that the ranks can train together. Returns the engine, the position to start at, and the average of the
     /// weights.
-    pub fn begin(
+    pub(super) fn begin(
         &self,
         learner: &mut Learner<M>,
         components: &TrainingComponents<M>,
@@ -129,12 +70,12 @@ impl<M: LearnerModel> RunSettings<M> {
     }
 
     /// Calls all observers.
-    pub fn observe(&self, call: impl Fn(&dyn Observer)) {
+    pub(super) fn observe(&self, call: impl Fn(&dyn Observer)) {
         self.observers.iter().for_each(|observer| call(&**observer));
     }
 
     /// The storage of checkpoints, on rank 0.
-    pub fn sink(&self) -> Option<&dyn CheckpointSink> {
+    pub(super) fn sink(&self) -> Option<&dyn CheckpointSink> {
         self.checkpoints.as_ref()?.sink.as_deref().filter(|_| self.group.rank() == 0)
     }
 
@@ -142,7 +83,7 @@ impl<M: LearnerModel> RunSettings<M> {
     ///
     /// # Errors
     /// On all ranks, if `act` or the group fails.
-    pub fn store(&self, act: impl FnOnce(&dyn CheckpointSink) -> Result<(), String>) -> Result<()> {
+    pub(super) fn store(&self, act: impl FnOnce(&dyn CheckpointSink) -> Result<(), String>) -> Result<()> {
         let stored = self.group.run_on(0, || self.sink().map_or(Ok(()), act));
         stored.map_err(|error| match error {
             Error::Remote { rank: 0, reason } if self.group.rank() == 0 => Error::Invalid(reason),
@@ -151,13 +92,13 @@ impl<M: LearnerModel> RunSettings<M> {
     }
 
     /// This rank's answer to a request to stop: 0 to continue.
-    pub fn stop_signal(&self) -> u8 {
+    pub(super) fn stop_signal(&self) -> u8 {
         self.stop.as_ref().map_or(0, |request| request.poll())
     }
 
     /// Names and values for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings). The
     /// model is compared where it is broadcast, which names the first parameter that differs.
-    pub fn settings(
+    fn settings(
         &self,
         learner: &Learner<M>,
         epochs: usize,
