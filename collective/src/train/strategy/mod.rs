@@ -5,7 +5,6 @@ mod checkpoints;
 mod compute;
 mod epoch;
 mod evaluate;
-mod launched;
 mod live_recovery;
 mod local_round;
 mod noop_renderer;
