@@ -133,10 +133,10 @@ impl Snapshot {
         bytes.map(|bytes| bytes.to_vec()).map_err(failed)
     }
 
-    /// The bytes of a record; `what` is its name in errors.
-    fn record(&self, name: &str, what: &str) -> Result<Bytes> {
+    /// Reads a record; `what` is its name in errors.
+    fn record<R>(&self, name: &str, what: &str, read: fn(Bytes) -> Result<R, RecordError>) -> Result<R> {
         let record = self.records.get(name).ok_or_else(|| misfit(what, "it has none"))?;
-        Ok(Bytes::from_bytes_vec(record.clone()))
+        read(Bytes::from_bytes_vec(record.clone())).map_err(|error| misfit(what, &error.to_string()))
     }
 
     /// The outer optimizer's state.
@@ -144,8 +144,7 @@ impl Snapshot {
     /// # Errors
     /// If the snapshot was taken without local SGD.
     pub(super) fn outer_optimizer(&self) -> Result<ModuleRecord> {
-        let record = ModuleRecord::from_bytes(self.record(OUTER, "outer optimizer")?);
-        record.map_err(|error| misfit("outer optimizer", &error.to_string()))
+        self.record(OUTER, "outer optimizer", ModuleRecord::from_bytes)
     }
 
     /// Adds the state of local SGD: that of the outer optimizer, and the records of all ranks' optimizers.
@@ -158,11 +157,11 @@ impl Snapshot {
 
     /// Loads the snapshot's model and learning-rate scheduler into `learner`.
     pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
-        let model = ModuleRecord::from_bytes(self.record("model", "model")?);
-        let model = model.and_then(|record| learner.model().try_load_record(record.clone()).map(|_| record));
-        learner.load_model(model.map_err(|error| misfit("model", &error.to_string()))?);
-        let scheduler = LrSchedulerRecord::from_bytes(self.record("scheduler", "scheduler")?);
-        learner.load_scheduler(scheduler.map_err(|error| misfit("scheduler", &error.to_string()))?);
+        let model = self.record("model", "model", ModuleRecord::from_bytes)?;
+        let loaded = learner.model().try_load_record(model.clone());
+        loaded.map_err(|error| misfit("model", &error.to_string()))?;
+        learner.load_model(model);
+        learner.load_scheduler(self.record("scheduler", "scheduler", LrSchedulerRecord::from_bytes)?);
         Ok(())
     }
 
@@ -172,8 +171,7 @@ impl Snapshot {
         learner: &mut Learner<M>,
         reducer: &Reducer,
     ) -> Result<()> {
-        let optimizer = OptimizerRecord::from_bytes(self.record("optimizer", "optimizer state")?);
-        let optimizer = optimizer.map_err(|error| misfit("optimizer state", &error.to_string()))?;
+        let optimizer = self.record("optimizer", "optimizer state", OptimizerRecord::from_bytes)?;
         let optimizer = reducer.keep_shard(optimizer)?;
         // Burn creates it on the default device first, and panics if that device is missing.
         catch_unwind(AssertUnwindSafe(|| learner.load_optim(optimizer))).map_err(|_| {
