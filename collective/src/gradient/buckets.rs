@@ -1,6 +1,6 @@
-//! Gradient buckets: which of a model's trainable parameters are reduced together.
+//! Gradient buckets: which of a model's trainable parameters are reduced together, and which rank updates them if the
+//! optimizer's state is divided.
 
-use super::shards::Shards;
 use crate::{
     module_state::{FloatParam, float_params},
     tensor,
@@ -135,7 +135,7 @@ impl BucketPlan {
 
     /// Whether this rank updates a parameter.
     pub fn is_updated(&self, slot: usize) -> bool {
-        self.shards.as_ref().is_none_or(|shards| shards.is_own(slot))
+        self.shards.as_ref().is_none_or(|shards| shards.owners[slot] == shards.rank)
     }
 
     /// The rank that updates a bucket's parameters; `None` if every rank does.
@@ -155,6 +155,35 @@ impl BucketPlan {
 
     pub fn buckets(&self) -> usize {
         self.members.len()
+    }
+}
+
+/// The owner of each parameter.
+///
+/// Whole parameters have owners, so that every optimizer works on a shard as on a whole model.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    /// This rank.
+    pub rank: usize,
+    /// The rank that updates each parameter, by slot.
+    pub owners: Vec<usize>,
+    /// Number of elements that each rank updates.
+    pub sizes: Vec<usize>,
+}
+
+impl Shards {
+    /// Divides parameters of these numbers of elements over `ranks` ranks: the largest first, each to the rank that has
+    /// the fewest elements so far (Graham 1969, "Bounds on Multiprocessing Timing Anomalies").
+    pub fn new(lengths: &[usize], rank: usize, ranks: usize) -> Self {
+        let mut largest_first: Vec<usize> = (0..lengths.len()).collect();
+        largest_first.sort_by_key(|slot| Reverse(lengths[*slot]));
+        let (mut owners, mut sizes) = (vec![0; lengths.len()], vec![0; ranks]);
+        for slot in largest_first {
+            let least = (0..ranks).min_by_key(|rank| sizes[*rank]).unwrap_or(0);
+            owners[slot] = least;
+            sizes[least] += lengths[slot];
+        }
+        Self { rank, owners, sizes }
     }
 }
 
@@ -207,6 +236,7 @@ mod tests {
         assert_eq!([plan(2).owner(0), plan(2).owner(1)], [Some(1), Some(0)]);
         assert!(plan(2).is_foreign(0) && !plan(2).is_foreign(1));
         // The fifth rank owns nothing.
+        assert_eq!(plan(5).shards.expect("shards").sizes, [50, 30, 10, 3, 0]);
         assert_eq!(paths(&plan(5)), [["last.bias"], ["last.weight"], ["first.bias"], ["first.weight"]]);
     }
 

@@ -30,11 +30,9 @@ mod clip;
 mod hook;
 mod in_flight;
 mod layers;
-mod parameter_exchange;
 mod power_sgd;
 mod read;
-mod sharded_state;
-mod shards;
+mod sharding;
 mod step;
 mod step_buckets;
 mod top_k;
@@ -62,6 +60,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use hook::BucketSender;
 use layers::check_layers;
+use sharding::check_dtypes;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -162,7 +161,7 @@ impl Reducer {
         check_layers(module, precision)?;
         let shard = (shard_optimizer && group.world_size() > 1).then(|| (group.rank(), group.world_size()));
         if shard.is_some() {
-            parameter_exchange::check(module)?;
+            check_dtypes(module)?;
         }
         let sender = match group.world_size() {
             1 if group.device().is_none() => None,

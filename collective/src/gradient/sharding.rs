@@ -1,16 +1,80 @@
-//! The state of an optimizer that is divided over the ranks: collected for checkpoints, and divided when loaded.
+//! Division of the optimizer's state over the ranks: the exchange of updated parameters, and the state in checkpoints.
 //!
-//! Checkpoints are therefore those of a run without division, and can be loaded at any world size.
+//! A checkpoint is that of a run without division, and can be loaded at any world size.
 
 use super::{Reducer, hook::BucketSender};
-use crate::{Error, ProcessGroup, Result};
-use burn::module::ParamId;
+use crate::{
+    Error, ProcessGroup, Result,
+    exchange::Kind,
+    parameters::{replace, values},
+    tensor,
+};
+use burn::module::{Module, ParamId};
 use burn::optim::OptimizerRecord;
-use burn::tensor::Bytes;
+use burn::tensor::{Bytes, DType};
 use burn_pack::{Reader, Writer};
 use std::{collections::BTreeMap, fmt::Display};
 
+/// Verifies that all trainable parameters can be sent.
+///
+/// # Errors
+/// If one is not f32.
+pub(super) fn check_dtypes<M: Module>(module: &M) -> Result<()> {
+    let trainable = values(module, true);
+    match trainable.iter().map(|(_, value)| value.dtype()).find(|dtype| *dtype != DType::F32) {
+        None => Ok(()),
+        Some(dtype) => Err(Error::Invalid(format!(
+            "a sharded optimizer needs parameters in f32, not {dtype:?}: turn off shard_optimizer (--shard-optimizer)"
+        ))),
+    }
+}
+
 impl Reducer {
+    /// Whether each rank updates a shard of the parameters only.
+    pub fn is_sharded(&self) -> bool {
+        self.plan.shards.is_some()
+    }
+
+    /// The parameters that other ranks update.
+    pub(crate) fn received(&self) -> Vec<ParamId> {
+        let ids = self.plan.by_id.iter().filter(|(_, slot)| !self.plan.is_updated(**slot));
+        ids.map(|(id, _)| *id).collect()
+    }
+
+    /// Number of elements of the parameters that each rank updates; empty without
+    /// [`shard_optimizer`](super::ReducerOptions::shard_optimizer).
+    pub fn shard_sizes(&self) -> &[usize] {
+        self.plan.shards.as_ref().map_or(&[], |shards| &shards.sizes)
+    }
+
+    /// Returns `module` with the parameters that the other ranks have updated.
+    ///
+    /// Every rank must call it after its optimizer step. Without
+    /// [`shard_optimizer`](super::ReducerOptions::shard_optimizer) it does nothing.
+    ///
+    /// # Errors
+    /// If the group or a device fails.
+    pub fn share_parameters<M: Module>(&self, module: M) -> Result<M> {
+        let (true, Some(sender)) = (self.is_sharded(), &self.sender) else { return Ok(module) };
+        let plan = &self.plan;
+        let mut own = vec![None; plan.slots.len()];
+        for (id, value) in values(&module, true) {
+            if let Some(slot) = plan.slot_of(id) {
+                own[slot] = Some(value.reshape([plan.slots[slot].range.len()]));
+            }
+        }
+        let mut buckets = Vec::with_capacity(plan.buckets());
+        for (bucket, members) in plan.members.iter().enumerate() {
+            let Some(owner) = plan.owner(bucket) else { break };
+            let values = members.iter().filter_map(|slot| own[*slot].take()).collect();
+            let sent = tensor::concatenate(values, 1.0, None);
+            let received = tensor::run_in_step(sent, &sender.group, Kind::Broadcast(owner))?;
+            buckets.push(plan.is_foreign(bucket).then_some(received));
+        }
+        let (parts, _) = plan.split(buckets, 0);
+        Ok(replace(module, |id, _| parts[plan.slot_of(id)?].clone()))
+    }
+
     /// Returns the optimizer's whole state on rank 0, and `record` on the other ranks.
     ///
     /// Every rank must call it. Without [`shard_optimizer`](super::ReducerOptions::shard_optimizer), `record` is
@@ -19,11 +83,11 @@ impl Reducer {
     /// # Errors
     /// If the group fails, or a record cannot be read.
     pub fn consolidate(&self, record: OptimizerRecord) -> Result<OptimizerRecord> {
-        if self.plan.shards.is_none() {
+        if !self.is_sharded() {
             return Ok(record);
         }
         let parts = self.gather_records(record.into_bytes().map_err(unreadable)?.to_vec())?;
-        read(merge(parts, Some)?)
+        unpacked(merge(parts, Some)?)
     }
 
     /// The optimizer records of all ranks on rank 0, with its identities of parameters; `own` alone on the other ranks.
@@ -71,10 +135,10 @@ impl Reducer {
         let whole = record.into_bytes().map_err(unreadable)?.to_vec();
         // Rank 0 keeps the state of parameters that are no longer trained.
         let is_kept = |id| match self.plan.slot_of(ParamId::from(id)) {
-            Some(slot) => shards.is_own(slot),
+            Some(slot) => self.plan.is_updated(slot),
             None => shards.rank == 0,
         };
-        read(merge(vec![whole], |id| is_kept(id).then_some(id))?)
+        unpacked(merge(vec![whole], |id| is_kept(id).then_some(id))?)
     }
 }
 
@@ -82,7 +146,7 @@ fn unreadable(error: impl Display) -> Error {
     Error::Io { what: "packing the optimizer's state".into(), reason: error.to_string() }
 }
 
-fn read(bytes: Vec<u8>) -> Result<OptimizerRecord> {
+fn unpacked(bytes: Vec<u8>) -> Result<OptimizerRecord> {
     OptimizerRecord::from_bytes(Bytes::from_bytes_vec(bytes)).map_err(unreadable)
 }
 
@@ -113,33 +177,4 @@ fn merge(parts: Vec<Vec<u8>>, rename: impl Fn(u64) -> Option<u64>) -> Result<Vec
     let writer = scalars.iter().fold(writer, |writer, (key, value)| writer.with_scalar(key, *value));
     let writer = paths.iter().fold(writer, |writer, (key, value)| writer.with_metadata(key, value));
     Ok(writer.into_bytes().map_err(unreadable)?.to_vec())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::{
-        nn::LinearConfig,
-        optim::{AdamConfig, GradientsParams},
-        tensor::{Device, Tensor},
-    };
-
-    #[test]
-    fn parts_of_a_record_are_the_whole() {
-        let device = Device::flex().autodiff();
-        let layer = LinearConfig::new(3, 2).init(&device);
-        let loss = layer.forward(Tensor::<2>::ones([1, 3], &device)).sum();
-        let grads = GradientsParams::from_grads(loss.backward(), &layer);
-        let mut optimizer = AdamConfig::new().init();
-        let layer = optimizer.step(0.1, layer, grads);
-        let whole = optimizer.to_record().into_bytes().expect("a record").to_vec();
-        let weight = layer.weight.id.val();
-        let part = |of_weight| {
-            merge(vec![whole.clone()], |id| ((id == weight) == of_weight).then_some(id)).expect("a part")
-        };
-        let [weights, others] = [true, false].map(part);
-        let count = |bytes: &[u8]| read(bytes.to_vec()).expect("a record").len();
-        assert_eq!([count(&weights), count(&others)], [2, 2]);
-        assert_eq!(count(&merge(vec![weights, others], Some).expect("a record")), count(&whole));
-    }
 }
