@@ -23,7 +23,7 @@ use crate::precision::Precision;
 #[cfg(feature = "cube")]
 use burn::backend::Cube;
 use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex,
+    Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
         grads::Gradients,
@@ -194,28 +194,13 @@ impl WatchBackend for Flex {}
 #[cfg(feature = "cube")]
 impl WatchBackend for Cube {}
 
-/// A backend without autodiff.
-trait PlainBackend: WatchBackend {
-    fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1>;
-}
-
-impl PlainBackend for Flex {
-    fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1> {
-        Tensor::from_primitive::<Self>(primitive)
-    }
-}
-
-#[cfg(feature = "cube")]
-impl PlainBackend for Cube {
-    fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1> {
-        Tensor::from_primitive::<Self>(primitive)
-    }
-}
-
 #[derive(Debug)]
 struct WatchedBackward;
 
-impl<B: PlainBackend> Backward<B, 2> for WatchedBackward {
+impl<B: WatchBackend> Backward<B, 2> for WatchedBackward
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     type State = GradientHook;
 
     fn backward(self, ops: Ops<GradientHook, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -226,7 +211,7 @@ impl<B: PlainBackend> Backward<B, 2> for WatchedBackward {
         grads.register::<B>(parameter.id, grad);
         let GradientHook { reduction, slot, .. } = ops.state;
         reduction.with(|buckets| {
-            buckets.arrive(slot, || B::into_tensor(grads.consume::<B>(&parameter)));
+            buckets.arrive(slot, || Tensor::from_primitive::<B>(grads.consume::<B>(&parameter)));
         });
     }
 }
@@ -242,7 +227,10 @@ impl<B: Backend> Backward<B, 1> for Level {
 }
 
 /// Both are marked compute-bound, so that gradient checkpointing keeps them and does not repeat them.
-impl<B: PlainBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C> {
+impl<B: WatchBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     fn watched(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,
