@@ -146,10 +146,10 @@ fn run(
         started.hold_device();
         return Ok(result);
     }
-    let operands = Operands::new(tensor, output);
-    let Memory { kept, send, recv } = operands.memory()?;
-    exchange.group.run_on_device(call, kept, bind(act, send, recv))?;
-    Ok(register(&operands.fusion, operands.result))
+    let run = |Memory { kept, send, recv }: Memory| {
+        exchange.group.run_on_device(call, kept, bind(act, send, recv)).map(drop)
+    };
+    Ok(with_memory(tensor, output, run)?.0)
 }
 
 /// Starts a collective from `tensor` into a new tensor of shape `output`, which must not be read before
@@ -167,10 +167,11 @@ fn start(
     let client = tensor.client.clone();
     let started = Started { group: group.clone(), client: client.clone(), pending: Arc::default() };
     let Some(place) = group.place_on_device(call.clone())? else {
-        let operands = Operands::new(tensor, output);
-        let Memory { kept, send, recv } = operands.memory()?;
-        let _ = started.pending.set(group.start_on_device(call, kept, bind(act, send, recv))?);
-        return Ok((register(&operands.fusion, operands.result), started));
+        let start =
+            |Memory { kept, send, recv }: Memory| group.start_on_device(call, kept, bind(act, send, recv));
+        let (result, pending) = with_memory(tensor, output, start)?;
+        let _ = started.pending.set(pending);
+        return Ok((result, started));
     };
     let (place, pending, stream) = (Mutex::new(Some(place)), started.pending.clone(), StreamId::current());
     let (results, on_thread) = ([(output.clone(), tensor.dtype())], client.clone());
@@ -209,26 +210,19 @@ fn with_result(tensor: CubeTensor, output: Shape) -> (CubeTensor, CubeTensor) {
     (input, result)
 }
 
-/// The tensors of a collective.
-struct Operands {
-    fusion: FusionClient,
-    input: CubeTensor,
-    result: CubeTensor,
-}
-
-impl Operands {
-    /// `tensor`, and a new tensor of shape `output`. The kernels that compute `tensor` have been submitted.
-    fn new(tensor: FloatTensor<Cube>, output: Shape) -> Self {
-        let fusion = tensor.client.clone();
-        let (input, result) = with_result(fusion.resolve_tensor_float::<CubeBackend>(tensor), output);
-        Operands { fusion, input, result }
-    }
-
-    /// Their memory, when all kernels that were submitted before are on the device's queue.
-    fn memory(&self) -> Result<Memory> {
-        let resource = |tensor: &CubeTensor| tensor.client.get_resource::<Server>(tensor.handle.clone());
-        Memory::new([resource(&self.input), resource(&self.result)], &name(&self.input.device))
-    }
+/// Calls `act` with the memory of `tensor` and of a new tensor of shape `output`, which is returned with its result.
+///
+/// All kernels that were submitted before, and those that compute `tensor`, are then on the device's queue.
+fn with_memory<R>(
+    tensor: FloatTensor<Cube>,
+    output: Shape,
+    act: impl FnOnce(Memory) -> Result<R>,
+) -> Result<(FloatTensor<Cube>, R)> {
+    let fusion = tensor.client.clone();
+    let (input, result) = with_result(fusion.resolve_tensor_float::<CubeBackend>(tensor), output);
+    let resource = |tensor: &CubeTensor| tensor.client.get_resource::<Server>(tensor.handle.clone());
+    let done = act(Memory::new([resource(&input), resource(&result)], &name(&input.device))?)?;
+    Ok((register(&fusion, result), done))
 }
 
 type Resource = ManagedResource<<<Server as ServerStorage>::Storage as ComputeStorage>::Resource>;
