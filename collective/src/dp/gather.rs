@@ -3,9 +3,7 @@
 use super::{Outputs, ParallelStep, Replicas, Scatter, cast, worker::Pending};
 use crate::{
     Error, Result,
-    batch_scope::random_stream,
     gradient::{add, in_precision},
-    parameters::values,
     precision::{Precision, backward},
 };
 use burn::optim::GradientsParams;
@@ -33,29 +31,14 @@ impl<M: ParallelStep> Replicas<M> {
         precision: Precision,
         model: &M,
         batch: M::Input,
-        mut seed: impl FnMut() -> Option<u64>,
+        seed: impl FnMut() -> Option<u64>,
     ) -> Result<TrainOutput<M::Output>> {
         self.unless_failed(|| {
-            let sizes = self.sizes(batch.samples());
-            let mut parts = batch.clone().scatter(&sizes).into_iter();
-            let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
-            // If the batch is smaller than the number of devices, the last devices are idle.
+            let (sizes, own, graphs) = self.start(model, batch.clone(), seed, move |replica, part| {
+                Ok(forward(&in_precision(&replica.module, precision), part, precision))
+            })?;
             let (busy, idle) = self.workers.split_at(sizes.len() - 1);
             let model = &self.converted(model, sizes.len())?;
-            let mut graphs = Vec::new();
-            for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
-                let (parameters, group, seed) =
-                    (values(model, true), self.group(sizes.len(), number), seed());
-                graphs.push(worker.run(move |replica| {
-                    replica.update(parameters, group)?;
-                    let part = Scatter::to_device(part, &replica.device);
-                    let run = || forward(&in_precision(&replica.module, precision), part, precision);
-                    Ok(match seed {
-                        Some(seed) => random_stream(seed).scope(run),
-                        None => run(),
-                    })
-                })?);
-            }
             let own = self
                 .here(|| forward(&in_precision(model, precision), own.to_device(&self.main.0), precision))?;
             let graphs = graphs.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;

@@ -1,12 +1,11 @@
 //! A training step in which every replica computes the loss of its part of the batch.
 
-use super::{Replicas, Scatter, cast};
+use super::{Replicas, Scatter, cast, worker::Replica};
 use crate::{
-    Error, Result,
+    Result,
     batch_context::BatchContext,
-    batch_scope::{BatchScope, gradients, random_stream},
+    batch_scope::{BatchScope, gradients},
     gradient::{in_precision, scaled},
-    parameters::values,
 };
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -33,37 +32,23 @@ impl<M: Module + 'static> Replicas<M> {
         F: Fn(&M, B) -> Tensor<1> + Send + Sync + 'static,
     {
         self.unless_failed(|| {
-            let (samples, precision) = (batch.samples(), scope.precision);
-            let sizes = self.sizes(samples);
-            let mut parts = batch.scatter(&sizes).into_iter();
-            let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
-            let (busy, idle) = self.workers.split_at(sizes.len() - 1);
-            let context = |size| BatchContext::new(size, samples, scope.context.loss_scale);
-            let part_of_mean = |size| size as f64 / samples.max(1) as f64;
-            let contexts: Vec<BatchContext> = sizes.iter().map(|size| context(*size)).collect();
-            let mut pending = Vec::new();
-            for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
-                let (parameters, group) = (values(module, true), self.group(sizes.len(), number));
-                let (mut context, weight, seed) =
-                    (contexts[number], part_of_mean(sizes[number]), scope.draw());
-                let loss = loss.clone();
-                pending.push(worker.run(move |replica| {
-                    replica.update(parameters, group)?;
-                    let net = in_precision(&replica.module, precision);
-                    let part = cast(part.to_device(&replica.device), precision);
-                    let run = || context.scope(|| gradients(&net, loss(&net, part)));
-                    let (grads, loss) = match seed {
-                        Some(seed) => random_stream(seed).scope(run),
-                        None => run(),
-                    };
-                    let grads = replica.exchange(scaled(grads, &replica.module, weight))?;
-                    Ok((grads, loss.mul_scalar(weight)))
-                })?);
-            }
+            let (samples, precision, scale) = (batch.samples(), scope.precision, scope.context.loss_scale);
+            let context = move |size| BatchContext::new(size, samples, scale);
+            let part_of_mean = move |size| size as f64 / samples.max(1) as f64;
+            let of_part = loss.clone();
+            let act = move |replica: &mut Replica<M>, part: B| {
+                let (mut context, weight) = (context(part.samples()), part_of_mean(part.samples()));
+                let (net, part) = (in_precision(&replica.module, precision), cast(part, precision));
+                let (grads, loss) = context.scope(|| gradients(&net, of_part(&net, part)));
+                let grads = replica.exchange(scaled(grads, &replica.module, weight))?;
+                Ok((grads, loss.mul_scalar(weight)))
+            };
+            let (sizes, own, pending) = self.start(module, batch, || scope.draw(), act)?;
+            let idle = &self.workers[sizes.len() - 1..];
             let net = &self.converted(net, sizes.len())?;
             let (grads, own) = self.here(|| {
                 let part = cast(own.to_device(&self.main.0), precision);
-                scope.enter_as(contexts[0], || gradients(net, loss(net, part)))
+                scope.enter_as(context(sizes[0]), || gradients(net, loss(net, part)))
             })?;
             let weight = part_of_mean(sizes[0]);
             let (grads, others) = self.reduce(module, scaled(grads, module, weight), pending, idle)?;

@@ -1,12 +1,15 @@
 //! Replicas of a module: their threads, and the reduction of their gradients on the main device.
 
 use super::{
-    DataParallelConfig, DpReduce, NamedDevice,
+    DataParallelConfig, DpReduce, NamedDevice, Scatter,
     exchange::{Exchange, Member},
     scatter::shares,
-    worker::{Pending, Worker, reason},
+    worker::{Pending, Replica, Worker, reason},
 };
-use crate::{Error, Options, ProcessGroup, Result, gradient::add, sync_batch_norm::convert_sync_batch_norm};
+use crate::{
+    Error, Options, ProcessGroup, Result, batch_scope::random_stream, gradient::add, parameters::values,
+    sync_batch_norm::convert_sync_batch_norm,
+};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
@@ -83,6 +86,40 @@ impl<M: Module + 'static> Replicas<M> {
     /// The number of samples in each replica's part of a batch.
     pub(super) fn sizes(&self, samples: usize) -> Vec<usize> {
         shares(samples, 1 + self.workers.len())
+    }
+
+    /// Splits `batch`, and starts `act` for the part of each worker, whose replica gets the parameters of `model`.
+    ///
+    /// Returns the number of samples of each part, the main device's part, and the results of the workers in progress.
+    ///
+    /// # Errors
+    /// If a thread has ended.
+    pub(super) fn start<B: Scatter, R: Send + 'static>(
+        &self,
+        model: &M,
+        batch: B,
+        mut seed: impl FnMut() -> Option<u64>,
+        act: impl Fn(&mut Replica<M>, B) -> Result<R, String> + Clone + Send + 'static,
+    ) -> Result<(Vec<usize>, B, Vec<Pending<R>>)> {
+        let sizes = self.sizes(batch.samples());
+        let mut parts = batch.scatter(&sizes).into_iter();
+        let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
+        let mut pending = Vec::new();
+        // If the batch is smaller than the number of devices, the last devices are idle.
+        for (number, (worker, part)) in (1..).zip(self.workers.iter().zip(parts)) {
+            let (parameters, group) = (values(model, true), self.group(sizes.len(), number));
+            let (seed, act) = (seed(), act.clone());
+            pending.push(worker.run(move |replica| {
+                replica.update(parameters, group)?;
+                let part = part.to_device(&replica.device);
+                let run = || act(replica, part);
+                match seed {
+                    Some(seed) => random_stream(seed).scope(run),
+                    None => run(),
+                }
+            })?);
+        }
+        Ok((sizes, own, pending))
     }
 
     /// The statistics group of replica `number` of `count`.
