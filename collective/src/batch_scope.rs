@@ -3,7 +3,7 @@
 use crate::{
     batch_context::BatchContext,
     data::sampler::mix,
-    gradient::Step,
+    gradient::{Step, in_precision},
     precision::{Precision, backward},
 };
 use burn::{
@@ -26,6 +26,14 @@ pub struct BatchScope<'a> {
 }
 
 impl BatchScope<'_> {
+    /// Copies `module` for forward and backward, with parameters cast to `precision`.
+    pub(crate) fn copy<M: Module>(&self, module: &M, precision: Precision) -> M {
+        match self.step {
+            Some(step) => step.watch_in(precision, module),
+            None => in_precision(module, precision),
+        }
+    }
+
     /// Runs forward and backward of this thread's batch.
     pub fn enter<R>(&mut self, act: impl FnOnce() -> R) -> R {
         self.enter_as(self.context, act)

@@ -10,7 +10,7 @@ use crate::{
     batch_scope::{BatchScope, random_stream},
     data::loader::ShardedBatch,
     data::sampler::mix,
-    gradient::{Agreement, FinishedStep, ModuleCopies, Norm, Reducer, in_precision},
+    gradient::{Agreement, FinishedStep, Norm, Reducer},
     module_state::require_trainable,
     readback::Readback,
 };
@@ -49,8 +49,6 @@ pub(crate) struct SynchronisedStep {
     pub batches: usize,
     /// Factor by which the loss was scaled, for f16.
     pub loss_scale: Option<f32>,
-    /// Whether gradients overflowed f16, so that the optimizer skips the step.
-    pub skipped: bool,
 }
 
 /// A step whose values may still be computed, copied to the host or summed over the ranks.
@@ -140,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Computes one batch with `run`, which receives the copies of `module` to use, and the batch.
+    /// Computes one batch with `run`, which computes with [copies](BatchScope::copy) of `module`.
     ///
     /// # Errors
     /// If `run` fails, the group fails, the device cannot be read, or a value is not finite.
@@ -148,7 +146,7 @@ impl Engine {
         &mut self,
         module: &M,
         batch: ShardedBatch<B>,
-        run: impl FnOnce(&ModuleCopies<M>, &mut BatchScope<'_>, B) -> Result<BatchOutput>,
+        run: impl FnOnce(&mut BatchScope<'_>, B) -> Result<BatchOutput>,
     ) -> Result<ComputedBatch> {
         self.begin_step();
         let ShardedBatch { item, samples, global_samples, last } = batch;
@@ -162,12 +160,8 @@ impl Engine {
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
         let is_complete = last || self.accumulated.batches >= self.options.grad_accum_steps;
         let step = is_complete.then(|| self.reducer.step(samples, self.accumulated.averaged));
-        let copies = ModuleCopies::new(precision, |precision| match &step {
-            Some(step) => step.watch_in(precision, module),
-            None => in_precision(module, precision),
-        });
         let mut scope = BatchScope { context, precision, random: self.random.as_mut(), step: step.as_ref() };
-        let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
+        let output = info_span!("forward and backward").in_scope(|| run(&mut scope, item))?;
         let scaled = scope.context.scaled;
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
         let own = match self.accumulated.own.take() {
@@ -192,8 +186,7 @@ impl Engine {
         let (grads, norm) = self.clip(grads, module)?;
         let loss = Loss::start(totals, norm, averaged, true)?;
         let unchecked = UncheckedStep { number: self.steps, own, flags, loss };
-        let skipped = self.reducer.skipped();
-        let step = SynchronisedStep { grads, unchecked, samples: all, batches, loss_scale: state, skipped };
+        let step = SynchronisedStep { grads, unchecked, samples: all, batches, loss_scale: state };
         Ok(ComputedBatch { own: of_batch, step: Some(step) })
     }
 

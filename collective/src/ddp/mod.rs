@@ -70,8 +70,8 @@ impl<M: Module + 'static> ParallelModule<M> {
             return self.backward_here(batch, loss);
         };
         let (samples, loss) = (batch.samples, Arc::new(loss));
-        let computed = engine.batch(module, batch, |copies, scope, item| {
-            let (grads, loss) = replicas.gradients(module, &copies.net, item, scope, &loss)?;
+        let computed = engine.batch(module, batch, |scope, item| {
+            let (grads, loss) = replicas.gradients(module, item, scope, &loss)?;
             let totals = loss.mul_scalar(samples as f32);
             Ok(BatchOutput { grads, totals, flags: Vec::new() })
         })?;
@@ -85,9 +85,9 @@ impl<M: Module + 'static> ParallelModule<M> {
         loss: impl FnOnce(&M, B) -> Tensor<1>,
     ) -> Result<(Loss, StepGradients)> {
         let samples = batch.samples;
-        let computed = self.engine.batch(&self.module, batch, |copies, scope, item| {
-            let (net, item) = (&copies.net, cast(item, scope.precision));
-            let (grads, loss) = scope.enter(|| gradients(net, loss(net, item)));
+        let computed = self.engine.batch(&self.module, batch, |scope, item| {
+            let (net, item) = (scope.copy(&self.module, scope.precision), cast(item, scope.precision));
+            let (grads, loss) = scope.enter(|| gradients(&net, loss(&net, item)));
             let totals = loss.mul_scalar(samples as f32);
             Ok(BatchOutput { grads, totals, flags: Vec::new() })
         })?;
@@ -100,13 +100,13 @@ impl<M: Module + 'static> ParallelModule<M> {
             let loss = Loss::start(computed.own, None, samples, false)?;
             return Ok((loss, StepGradients { grads: None, skipped: false }));
         };
-        let SynchronisedStep { grads, unchecked, skipped, .. } = step;
+        let SynchronisedStep { grads, unchecked, .. } = step;
         let loss = unchecked.loss.clone();
         let unchecked = (!unchecked.is_checked()).then_some(unchecked);
         if let Some(earlier) = std::mem::replace(&mut self.unchecked, unchecked) {
             self.engine.check(earlier)?;
         }
-        Ok((loss, StepGradients { grads: Some(grads), skipped }))
+        Ok((loss, StepGradients { grads: Some(grads), skipped: self.engine.reducer.skipped() }))
     }
 
     /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.

@@ -15,14 +15,13 @@ use std::sync::Arc;
 impl<M: Module + 'static> Replicas<M> {
     /// Gradients and value of the mean `loss` over `batch` for `module`, which is on the main device.
     ///
-    /// `net` is the copy of `module` that computes on the main device. `loss` returns the mean over its part.
+    /// `loss` returns the mean over its part.
     ///
     /// # Errors
     /// [`Error::Device`] for the first device whose thread failed or panicked; later steps return the same error.
     pub(crate) fn gradients<B, F>(
         &self,
         module: &M,
-        net: &M,
         batch: B,
         scope: &mut BatchScope<'_>,
         loss: &Arc<F>,
@@ -45,7 +44,7 @@ impl<M: Module + 'static> Replicas<M> {
             };
             let (sizes, own, pending) = self.start(module, batch, || scope.draw(), act)?;
             let idle = &self.workers[sizes.len() - 1..];
-            let net = &self.converted(net, sizes.len())?;
+            let net = &self.converted(&scope.copy(module, precision), sizes.len())?;
             let (grads, own) = self.here(|| {
                 let part = cast(own.to_device(&self.main.0), precision);
                 scope.enter_as(context(sizes[0]), || gradients(net, loss(net, part)))

@@ -48,7 +48,7 @@ pub use power_sgd::PowerSgd;
 pub(crate) use step::FinishedStep;
 pub use step::Step;
 pub use top_k::TopK;
-pub(crate) use watch::{ModuleCopies, in_precision};
+pub(crate) use watch::in_precision;
 
 use crate::{
     ProcessGroup, Result,

@@ -63,22 +63,6 @@ pub(crate) fn in_precision<M: Module>(module: &M, precision: Precision) -> M {
     watch(module, None, precision)
 }
 
-/// The copies of a module that compute one batch.
-pub struct ModuleCopies<M> {
-    /// The copy with parameters of the step's precision.
-    pub net: M,
-    /// The copy with f32 parameters, if those of `net` have another type.
-    pub in_f32: Option<M>,
-}
-
-impl<M> ModuleCopies<M> {
-    /// Makes the copies with `copy`, which casts parameters to a precision.
-    pub(crate) fn new(precision: Precision, copy: impl Fn(Precision) -> M) -> Self {
-        let in_f32 = (precision != Precision::F32).then(|| copy(Precision::F32));
-        Self { net: copy(precision), in_f32 }
-    }
-}
-
 struct Install<'a> {
     reduction: Option<(&'a Arc<InFlightReduction>, &'a Arc<DepthAnchors>)>,
     precision: Precision,

@@ -6,7 +6,6 @@ use crate::{
     batch_scope::BatchScope,
     device_error::{cause_of_panic, panic_text},
     dp::{DataParallelConfig, ParallelStep, Replicas, Scatter, forward},
-    gradient::ModuleCopies,
     precision::{Precision, backward},
 };
 use burn::train::{LearnerModel, TrainOutput, TrainStep};
@@ -18,32 +17,35 @@ use std::{
 /// The result of forward and backward over a batch.
 type Computed<M> = Result<TrainOutput<TrainedOutput<M>>>;
 
-/// Computes forward and backward over a batch of this rank, with copies of the learner's module.
-pub(super) type ComputeBatch<M> =
-    dyn Fn(&ModuleCopies<M>, TrainInput<M>, &mut BatchScope<'_>) -> Computed<M> + Send + Sync;
+/// Computes forward and backward over a batch of this rank, with [copies](BatchScope::copy) of the learner's module.
+pub(super) type ComputeBatch<M> = dyn Fn(&M, TrainInput<M>, &mut BatchScope<'_>) -> Computed<M> + Send + Sync;
 
 /// Computes on this rank's device, with the model's `TrainStep`.
 pub(super) fn one_device<M: LearnerModel>(
-    copies: &ModuleCopies<M>,
+    module: &M,
     batch: TrainInput<M>,
     scope: &mut BatchScope<'_>,
 ) -> Computed<M> {
     let precision = scope.precision;
-    scope.enter(|| of_one_type(precision, || TrainStep::step(&copies.net, batch)))
+    let net = scope.copy(module, precision);
+    scope.enter(|| of_one_type(precision, || TrainStep::step(&net, batch)))
 }
 
 /// Computes on this rank's device: in f32 with the model's `TrainStep`, in 16 bits with its [`ParallelStep`].
 pub(super) fn split_step<M: LearnerModel + ParallelStep>(
-    copies: &ModuleCopies<M>,
+    module: &M,
     batch: TrainInput<M>,
     scope: &mut BatchScope<'_>,
 ) -> Computed<M> {
-    let ModuleCopies { net, in_f32: Some(in_f32) } = copies else { return one_device(copies, batch, scope) };
     let precision = scope.precision;
+    if precision == Precision::F32 {
+        return one_device(module, batch, scope);
+    }
+    let (in_f32, net) = (scope.copy(module, Precision::F32), scope.copy(module, precision));
     let step = || {
-        let outputs = forward(net, batch.clone(), precision);
+        let outputs = forward(&net, batch.clone(), precision);
         let (loss, item) = in_f32.criterion(outputs, batch);
-        TrainOutput::new(in_f32, backward(&loss), item)
+        TrainOutput::new(&in_f32, backward(&loss), item)
     };
     scope.enter(|| of_one_type(precision, step))
 }
@@ -67,9 +69,9 @@ pub(super) fn replica_devices<M: LearnerModel + ParallelStep>(
     config: DataParallelConfig,
 ) -> Box<ComputeBatch<M>> {
     let replicas = Mutex::new(None);
-    Box::new(move |copies, batch, scope| {
-        // The replicas make their own copies.
-        let (module, precision) = (copies.in_f32.as_ref().unwrap_or(&copies.net), scope.precision);
+    Box::new(move |module, batch, scope| {
+        // The replicas cast their own copies.
+        let (module, precision) = (&scope.copy(module, Precision::F32), scope.precision);
         let mut replicas = replicas.lock().unwrap_or_else(PoisonError::into_inner);
         let replicas = match &mut *replicas {
             Some(replicas) => replicas,

@@ -133,9 +133,9 @@ impl<M: StepModel> Run<'_, M> {
             busy.data = self.time.data - waited;
             let samples = batch.samples;
             let interrupter = &self.components.interrupter;
-            let computed = self.engine.batch(&model, batch, |copies, scope, item| {
+            let computed = self.engine.batch(&model, batch, |scope, item| {
                 let began = Instant::now();
-                let output = (settings.compute)(copies, item, scope)?;
+                let output = (settings.compute)(&model, item, scope)?;
                 busy.add_batch(began, scope.first_gradient());
                 let item = &output.item;
                 settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
@@ -154,8 +154,8 @@ impl<M: StepModel> Run<'_, M> {
 
     /// Runs the optimizer on the gradients of a step, and starts to read its totals.
     fn optimize(&mut self, model: M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
-        let SynchronisedStep { grads, unchecked, samples, batches, loss_scale, skipped } = step;
-        let step = self.engine.steps;
+        let SynchronisedStep { grads, unchecked, samples, batches, loss_scale } = step;
+        let (step, skipped) = (self.engine.steps, self.engine.reducer.skipped());
         self.share_running_statistics(&model)?;
         self.settings.callbacks.each(|callback| callback.on_gradients(step, &model, &grads))?;
         // So that the optimizer can free the parameters that it replaces.
