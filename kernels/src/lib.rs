@@ -18,6 +18,8 @@
 pub mod adam;
 mod affine;
 pub mod attention;
+#[cfg(feature = "burn")]
+mod autodiff;
 pub mod batch_norm;
 #[cfg(target_arch = "x86_64")]
 mod bf16;

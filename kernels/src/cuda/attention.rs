@@ -1,11 +1,11 @@
 //! Causal self-attention as one operation: Burn's matrix products, and kernels for heads and softmax between them.
 
 use super::{
-    autodiff::{self, Saved},
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
     many::buffers,
     tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product},
 };
+use crate::autodiff::{self, Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
@@ -222,7 +222,7 @@ pub(crate) fn causal_attention(
     heads: usize,
 ) -> Option<Tensor<2>> {
     let sizes = Sizes { batch, time, heads, head_width: rows.dims()[1] / 3 / heads };
-    autodiff::run([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
+    autodiff::run::<Cube, _, 1, 0, 2>([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
 }
 
 /// The sizes; and queries (scaled), keys, values and weights.
@@ -246,8 +246,8 @@ fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, 
     Some((context, (sizes, saved)))
 }
 
-impl Saved<1> for State {
-    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 1]) -> [Option<FloatTensor<Cube>>; 1] {
+impl Saved<Cube, 1> for State {
+    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 1>) -> Gradients<Cube, 1> {
         let (sizes, [query, key, value, weights]) = self;
         let run = move |tensors: [_; 5]| {
             let [query, key, value, weights, upstream] = tensors.map(exact);

@@ -5,11 +5,14 @@
 //! inputs with two launches for each tap of the kernel. Another input, which is one, gives the bias's gradient.
 
 use super::{
-    autodiff,
     block::{THREADS, blocks, blocks_for, dim},
     tensors::{elements, empty, kernels, on_cuda, product},
 };
-use crate::{conv, layers::padding::padding};
+use crate::{
+    autodiff::{self, Gradients, Upstream},
+    conv,
+    layers::padding::padding,
+};
 use burn::backend::{
     Autodiff, Cube, ExecutionError, TensorMetadata,
     ops::{ConvOptions, ModuleOps},
@@ -209,10 +212,12 @@ pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     };
     let (x, weight) = (x.clone().into_dispatch(), layer.weight.val().into_dispatch());
     match &layer.bias {
-        Some(bias) => autodiff::run([x, weight, bias.val().into_dispatch()], |[x, weight, bias]| {
-            forward(x, weight, Some(bias))
-        }),
-        None => autodiff::run([x, weight], |[x, weight]| forward(x, weight, None)),
+        Some(bias) => {
+            autodiff::run::<Cube, _, 3, 0, 4>([x, weight, bias.val().into_dispatch()], |[x, weight, bias]| {
+                forward(x, weight, Some(bias))
+            })
+        }
+        None => autodiff::run::<Cube, _, 2, 0, 4>([x, weight], |[x, weight]| forward(x, weight, None)),
     }
 }
 
@@ -224,9 +229,9 @@ struct Saved {
     weight: FloatTensor<Cube>,
 }
 
-impl<const N: usize> autodiff::Saved<N> for Saved {
-    fn gradients(self, upstream: FloatTensor<Cube>, wanted: [bool; N]) -> [Option<FloatTensor<Cube>>; N] {
-        let Saved { geometry, x, weight } = self;
+impl<const N: usize> autodiff::Saved<Cube, N> for Saved {
+    fn gradients(self, upstream: Upstream<Cube, N>) -> Gradients<Cube, N> {
+        let (Saved { geometry, x, weight }, Upstream { gradient: upstream, wanted, .. }) = (self, upstream);
         let for_x = wanted[0].then(|| {
             Cube::conv2d_x_backward(x.clone(), weight.clone(), upstream.clone(), geometry.options())
         });

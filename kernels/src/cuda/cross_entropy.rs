@@ -1,10 +1,10 @@
 //! Cross-entropy of classes with two launches, and its gradient with one.
 
 use super::{
-    autodiff::{self, Saved},
     block::{THREADS, block_sum, blocks, blocks_for, dim},
     tensors::{elements, empty, exact, kernels, on_cuda},
 };
+use crate::autodiff::{self, Gradients, Saved, Upstream};
 use burn::backend::{
     Cube, TensorMetadata,
     tensor::{FloatTensor, IntTensor},
@@ -132,7 +132,7 @@ pub(crate) fn cross_entropy(
     smoothing: f32,
 ) -> Option<(Tensor<1>, Tensor<1>)> {
     let mut totals = None;
-    let mean = autodiff::run([logits.clone().into_dispatch()], |[logits]| {
+    let mean = autodiff::run::<Cube, _, 1, 0, 1>([logits.clone().into_dispatch()], |[logits]| {
         let (mean, sums, state) = losses(logits, targets, smoothing)?;
         totals = Some(Tensor::from_primitive::<Cube>(sums));
         Some((mean, state))
@@ -214,8 +214,8 @@ fn rows(matrix: CubeTensor) -> (CubeTensor, usize, usize) {
     (matrix, stride, columns)
 }
 
-impl Saved<1> for State {
-    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 1]) -> [Option<FloatTensor<Cube>>; 1] {
+impl Saved<Cube, 1> for State {
+    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 1>) -> Gradients<Cube, 1> {
         let State { logits, targets, normalizers: [largest, logarithms], smoothing } = self;
         let shapes = [logits.shape()];
         let run = move |[logits, tensors @ ..]: [_; 5]| {

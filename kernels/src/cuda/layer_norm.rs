@@ -1,10 +1,10 @@
 //! Layer normalisation with one launch, and its gradients with two.
 
 use super::{
-    autodiff::{self, Saved},
     block::{THREADS, block_sum, blocks, blocks_for, dim},
     tensors::{elements, empty, empty_like, exact, kernels, on_cuda},
 };
+use crate::autodiff::{self, Gradients, Saved, Upstream};
 use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::cubecl::{self, prelude::*};
@@ -138,7 +138,9 @@ pub(crate) fn layer_norm<const D: usize>(
     epsilon: f32,
 ) -> Option<Tensor<D>> {
     let [gamma, beta] = [gamma, beta].map(|parameter| parameter.clone().into_dispatch());
-    autodiff::run([x.clone().into_dispatch(), gamma, beta], |inputs| forward(inputs, epsilon))
+    autodiff::run::<Cube, _, 3, 0, D>([x.clone().into_dispatch(), gamma, beta], |inputs| {
+        forward(inputs, epsilon)
+    })
 }
 
 /// What backward reads.
@@ -184,8 +186,8 @@ fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<
     Some((output, State { x, gamma, statistics: [means, inverse_deviations] }))
 }
 
-impl Saved<3> for State {
-    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 3]) -> [Option<FloatTensor<Cube>>; 3] {
+impl Saved<Cube, 3> for State {
+    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 3>) -> Gradients<Cube, 3> {
         let State { x, gamma, statistics: [means, inverse_deviations] } = self;
         let shapes = [x.shape(), gamma.shape(), gamma.shape()];
         let run = |tensors: [_; 5]| {

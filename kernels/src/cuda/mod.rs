@@ -1,7 +1,6 @@
 //! CUDA kernels for tensors of Burn: optimizer steps and layers with few launches.
 
 mod attention;
-mod autodiff;
 mod block;
 mod convolution;
 mod cross_entropy;

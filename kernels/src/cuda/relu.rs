@@ -1,6 +1,6 @@
 //! ReLU whose gradient is fused with the operations before it.
 
-use super::autodiff::{Saved, run};
+use crate::autodiff::{self, Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Tensor, activation};
 
@@ -12,7 +12,7 @@ pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
     if !x.device().is_autodiff() {
         return None;
     }
-    run([x.clone().into_dispatch()], |[x]| {
+    autodiff::run::<Cube, _, 1, 0, D>([x.clone().into_dispatch()], |[x]| {
         let output = activation::relu(Tensor::<D>::from_primitive::<Cube>(x));
         let output = output.try_into_primitive::<Cube>().ok()?;
         Some((output.clone(), Output::<D>(output)))
@@ -22,8 +22,8 @@ pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
 #[derive(Clone, Debug)]
 struct Output<const D: usize>(FloatTensor<Cube>);
 
-impl<const D: usize> Saved<1> for Output<D> {
-    fn gradients(self, upstream: FloatTensor<Cube>, _: [bool; 1]) -> [Option<FloatTensor<Cube>>; 1] {
+impl<const D: usize> Saved<Cube, 1> for Output<D> {
+    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 1>) -> Gradients<Cube, 1> {
         let [upstream, output] = [upstream, self.0].map(Tensor::<D>::from_primitive::<Cube>);
         // Zeros that depend on the gradient.
         let zeros = upstream.clone().clamp(0.0, 0.0);
