@@ -15,6 +15,7 @@
 #![allow(clippy::needless_range_loop)]
 #![warn(missing_docs)]
 
+pub mod activation;
 pub mod adam;
 mod affine;
 pub mod attention;
@@ -30,7 +31,6 @@ pub mod cuda;
 pub mod dropout;
 mod elementwise;
 mod exp;
-pub mod gelu;
 pub mod group_norm;
 pub mod gru;
 #[cfg(feature = "burn")]
@@ -52,10 +52,7 @@ mod product;
 #[cfg(feature = "burn")]
 pub mod random;
 pub mod recurrent;
-pub mod relu;
-pub mod saturating;
 pub mod sgd;
-pub mod silu;
 mod simd;
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,8 @@ pub use crate::affine::{Affine, Centred};
 pub use pooled::PooledGradient;
 
 use crate::{
+    activation::passed,
     parallel::{self, Room},
-    relu::passed,
     simd::{load, multiversion},
 };
 use pulp::Simd;

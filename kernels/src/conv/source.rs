@@ -1,7 +1,7 @@
 //! Inputs of the kernels: images, gradients, and gradients of pooled outputs.
 
 use super::geometry::Geometry;
-use crate::{relu::passed, simd::copy};
+use crate::{activation::passed, simd::copy};
 
 /// Images, or a gradient with a value for each output.
 #[derive(Clone, Copy)]

@@ -3,46 +3,40 @@
 use super::linear::linear;
 use super::operation::{self, Operation, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::{gelu, leaky_relu as leaky, relu, saturating, silu};
+use crate::{activation as kernel, leaky_relu as leaky};
 use burn::backend::TensorMetadata;
 use burn::nn::{LeakyRelu, PRelu, SwiGlu};
 use burn::tensor::{Tensor, activation};
 
 /// Computes `burn::tensor::activation::relu(x)`.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if is_host(&x) {
-        let relu = OfOutput { forward: relu::forward, backward: relu::backward };
-        return operation::run(relu, [x.into_dispatch()]);
-    }
-    #[cfg(feature = "cuda")]
-    if let Some(output) = crate::cuda::relu(&x) {
-        return output;
-    }
-    activation::relu(x)
+    elementwise::<D, 0>(x, kernel::relu, kernel::relu_gradient, |x| {
+        #[cfg(feature = "cuda")]
+        if let Some(output) = crate::cuda::relu(&x) {
+            return output;
+        }
+        activation::relu(x)
+    })
 }
 
 /// Computes `burn::tensor::activation::gelu(x)`.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let smooth = Smooth { forward: gelu::forward, backward: gelu::backward };
-    if is_host(&x) { operation::run(smooth, [x.into_dispatch()]) } else { activation::gelu(x) }
+    elementwise::<D, 1>(x, kernel::gelu, kernel::gelu_gradient, activation::gelu)
 }
 
 /// Computes `burn::tensor::activation::silu(x)`.
 pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let smooth = Smooth { forward: silu::forward, backward: silu::backward };
-    if is_host(&x) { operation::run(smooth, [x.into_dispatch()]) } else { activation::silu(x) }
+    elementwise::<D, 1>(x, kernel::silu, kernel::silu_gradient, activation::silu)
 }
 
 /// Computes `burn::tensor::activation::sigmoid(x)`.
 pub fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let sigmoid = OfOutput { forward: saturating::sigmoid, backward: saturating::sigmoid_backward };
-    if is_host(&x) { operation::run(sigmoid, [x.into_dispatch()]) } else { activation::sigmoid(x) }
+    elementwise::<D, 0>(x, kernel::sigmoid, kernel::sigmoid_gradient, activation::sigmoid)
 }
 
 /// Computes `burn::tensor::activation::tanh(x)`.
 pub fn tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let tanh = OfOutput { forward: saturating::tanh, backward: saturating::tanh_backward };
-    if is_host(&x) { operation::run(tanh, [x.into_dispatch()]) } else { activation::tanh(x) }
+    elementwise::<D, 0>(x, kernel::tanh, kernel::tanh_gradient, activation::tanh)
 }
 
 /// Computes `layer.forward(x)`.
@@ -98,44 +92,38 @@ impl Operation<2, 2> for Leaky {
     }
 }
 
-/// A function whose gradient depends on its output.
-#[derive(Clone, Debug)]
-struct OfOutput {
+/// A function of every value, by the kernels or `elsewhere`. Its gradient depends on the output, or, with `R` of 1, on `x`.
+fn elementwise<const D: usize, const R: usize>(
+    x: Tensor<D>,
     forward: fn(&[f32]) -> Vec<f32>,
-    /// Gradient of the input from the output and its gradient.
-    backward: fn(&[f32], &[f32]) -> Vec<f32>,
+    gradient: fn(&[f32], &[f32]) -> Vec<f32>,
+    elsewhere: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Tensor<D> {
+    if !is_host(&x) {
+        return elsewhere(x);
+    }
+    operation::run::<D, 1, R>(Elementwise { forward, gradient }, [x.into_dispatch()])
 }
 
-impl Operation<1, 0> for OfOutput {
-    /// The output.
-    type Saved = Host;
+/// A function of every value.
+#[derive(Clone, Debug)]
+struct Elementwise {
+    forward: fn(&[f32]) -> Vec<f32>,
+    /// Gradient of the input, from the input or the output and the gradient of the output.
+    gradient: fn(&[f32], &[f32]) -> Vec<f32>,
+}
 
-    fn forward(&self, [x]: [Host; 1]) -> (Host, Host) {
+impl<const R: usize> Operation<1, R> for Elementwise {
+    /// The output, unless backward reads the input.
+    type Saved = Option<Host>;
+
+    fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
         let output = tensor((self.forward)(values(&x)), x.shape());
-        (output.clone(), output)
+        (output.clone(), (R == 0).then_some(output))
     }
 
-    fn backward(&self, []: [Host; 0], output: Host, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        [Some(tensor((self.backward)(values(&output), values(&grad)), grad.shape()))]
-    }
-}
-
-/// A function whose gradient depends on its input.
-#[derive(Clone, Debug)]
-struct Smooth {
-    forward: fn(&[f32]) -> Vec<f32>,
-    /// Gradient of the input from the input and the gradient of the output.
-    backward: fn(&[f32], &[f32]) -> Vec<f32>,
-}
-
-impl Operation<1, 1> for Smooth {
-    type Saved = ();
-
-    fn forward(&self, [x]: [Host; 1]) -> (Host, ()) {
-        (tensor((self.forward)(values(&x)), x.shape()), ())
-    }
-
-    fn backward(&self, [x]: [Host; 1], (): (), grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        [Some(tensor((self.backward)(values(&x), values(&grad)), x.shape()))]
+    fn backward(&self, read: [Host; R], output: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        let known = read.into_iter().chain(output).next();
+        [known.map(|known| tensor((self.gradient)(values(&known), values(&grad)), grad.shape()))]
     }
 }
