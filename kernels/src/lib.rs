@@ -32,7 +32,6 @@ pub mod dropout;
 mod elementwise;
 mod exp;
 pub mod group_norm;
-pub mod gru;
 #[cfg(feature = "burn")]
 pub mod host_tensor;
 pub mod layer_norm;
@@ -40,7 +39,6 @@ pub mod layer_norm;
 pub mod layers;
 pub mod leaky_relu;
 pub mod linear;
-pub mod lstm;
 #[cfg(feature = "burn")]
 pub mod nn;
 #[cfg(feature = "burn")]

@@ -3,8 +3,7 @@
 use super::linear::no_bias;
 use super::operation::{self, Operation, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::recurrent::{Recurrent, Sizes};
-use crate::{gru, lstm};
+use crate::recurrent::{self, Recurrent, Sizes};
 use burn::nn::{BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
 use burn::tensor::Tensor;
 
@@ -27,7 +26,7 @@ pub fn lstm(layer: &Lstm, x: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<
     };
     let zeros = || Tensor::zeros([batch, hidden], &x.device());
     let (cell, first) = state.map_or_else(|| (zeros(), zeros()), LstmState::unpack);
-    let kernel = lstm::Lstm(Sizes { batch, time, inputs, hidden, reverse: layer.reverse });
+    let kernel = recurrent::Lstm(Sizes { batch, time, inputs, hidden, reverse: layer.reverse });
     let [input, recurrent, state, cell] =
         [input, recurrent, first.clone(), cell].map(|matrix| matrix.into_dispatch());
     let packed: Tensor<1> =
@@ -69,7 +68,7 @@ pub fn gru(layer: &Gru, x: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
         (weight.into_dispatch(), bias.unwrap_or_else(|| no_bias(&x.device())).into_dispatch())
     });
     let first = state.unwrap_or_else(|| Tensor::zeros([batch, hidden], &x.device()));
-    let kernel = gru::Gru(Sizes { batch, time, inputs, hidden, reverse: false });
+    let kernel = recurrent::Gru(Sizes { batch, time, inputs, hidden, reverse: false });
     let inputs = [x.into_dispatch(), input, recurrent, input_bias, recurrent_bias, first.into_dispatch()];
     operation::run::<1, _, _>(kernel, inputs).reshape([batch, time, hidden])
 }

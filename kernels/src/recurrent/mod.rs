@@ -1,16 +1,23 @@
-//! What LSTM and GRU share.
+//! LSTM and GRU over all time steps.
 
+mod gru;
+mod lstm;
 mod packed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use packed::Packed;
+pub use gru::Gru;
+pub use lstm::Lstm;
 
-use crate::parallel::values;
+use crate::{
+    parallel::values,
+    product::{Matrix, product},
+};
+use packed::Packed;
 use std::fmt::Debug;
 
 /// Sequences per part of the work. Independent of the number of threads, as is the order of sums.
-pub(crate) const SEQUENCES: usize = 8;
+const SEQUENCES: usize = 8;
 
 /// Sizes of a recurrent layer and direction of the recurrence.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +65,7 @@ impl Sizes {
     /// Checks the inputs of a layer and returns the number of its hidden states.
     ///
     /// `gates + 1` values are saved for each of them.
-    pub(crate) fn check(
+    fn check(
         &self,
         gates: usize,
         [x, input, hidden]: [&[f32]; 3],
@@ -81,19 +88,26 @@ impl Sizes {
     }
 
     /// Time steps in the order of the recurrence.
-    pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
+    fn steps(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
         let Self { time, reverse, .. } = *self;
         (0..time).map(move |step| if reverse { time - 1 - step } else { step })
     }
 
     /// Time step before `step` in the order of the recurrence; `None` before the first.
     #[inline(always)]
-    pub(crate) fn previous(&self, step: usize) -> Option<usize> {
+    fn previous(&self, step: usize) -> Option<usize> {
         if self.reverse { Some(step + 1).filter(|step| *step < self.time) } else { step.checked_sub(1) }
     }
 
+    /// Gradient of `x`, from that of its products with the `weights`, `[batch, time, gates × hidden]`.
+    fn input_gradient(&self, products: &[f32], weights: &[f32], gates: usize) -> Vec<f32> {
+        let Self { batch, time, inputs, hidden, .. } = *self;
+        let products = Matrix::new(products, [batch * time, gates * hidden]);
+        product(products, Matrix::new(weights, [inputs, gates * hidden]).transpose())
+    }
+
     /// Rows of a step, `[x | state]`: inputs and the hidden state before the step, `[batch × time, inputs + hidden]`.
-    pub(crate) fn joined(&self, [x, states, initial]: [&[f32]; 3]) -> Vec<f32> {
+    fn joined(&self, [x, states, initial]: [&[f32]; 3]) -> Vec<f32> {
         let Self { batch, time, inputs, hidden, .. } = *self;
         let mut rows = Vec::with_capacity(batch * time * (inputs + hidden));
         for sequence in 0..batch {
@@ -110,6 +124,6 @@ impl Sizes {
 }
 
 /// Room of a thread: rows of three lengths for each sequence of a part.
-pub(crate) fn workspace(lens: [usize; 3]) -> [Vec<f32>; 3] {
+fn workspace(lens: [usize; 3]) -> [Vec<f32>; 3] {
     lens.map(|len| vec![0.0; SEQUENCES * len])
 }

@@ -1,9 +1,5 @@
-use super::{Recurrent, Sizes};
-use crate::{
-    gru::Gru,
-    lstm::Lstm,
-    tests::{assert_close, everywhere, noise},
-};
+use super::{Gru, Lstm, Recurrent, Sizes};
+use crate::tests::{assert_close, everywhere, noise};
 
 /// A layer with its inputs and the gradient of its outputs.
 struct Case<L> {

@@ -1,18 +1,96 @@
-//! All time steps of some sequences.
+//! LSTM over all time steps (Hochreiter and Schmidhuber 1997, with the gates of PyTorch).
 
+use super::{Packed, Recurrent, SEQUENCES, Sizes, workspace};
 use crate::{
     exp::{sigmoid, tanh},
-    parallel::Room,
-    recurrent::{Packed, Sizes},
+    linear,
+    parallel::{self, Room},
     simd::multiversion,
 };
 use std::ops::Range;
+
+/// An LSTM, with the gates in the order input, forget, cell candidate, output.
+///
+/// Further inputs are the bias and the initial hidden and cell states. The final cell states, `[batch, hidden]`, follow the
+/// hidden states in the outputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Lstm(pub Sizes);
+
+impl Recurrent for Lstm {
+    /// Saves the activated gates and the cell states of all time steps, `[batch, time, 5 × hidden]`.
+    fn forward(
+        &self,
+        [x, for_inputs, for_hidden, bias, first_state, first_cells]: [&[f32]; 6],
+    ) -> [Vec<f32>; 2] {
+        let Sizes { batch, time, inputs, hidden, .. } = self.0;
+        let len = self.0.check(4, [x, for_inputs, for_hidden], &[bias], &[first_state, first_cells]);
+        let matrix = Packed::new([inputs + hidden, 4 * hidden], bias, |row, column| {
+            let (matrix, row) = match row.checked_sub(inputs) {
+                Some(row) => (for_hidden, row),
+                None => (for_inputs, row),
+            };
+            matrix[row * 4 * hidden + column]
+        });
+        let write = |[outputs, saved]: [Room; 2]| {
+            let (states, last_cells) = outputs.split_at_mut(len);
+            parallel::write_parts(
+                [batch, SEQUENCES],
+                [time * hidden, hidden, time * 5 * hidden],
+                (states, last_cells, saved),
+                || workspace([inputs + hidden, matrix.stride(), hidden]),
+                |workspace, sequences, states, last_cells, saved| {
+                    let from = [x, first_state, first_cells];
+                    let to = [states, last_cells, saved];
+                    forward_sequences(self.0, from, &matrix, sequences, workspace, to);
+                },
+            );
+        };
+        // SAFETY: the parts write all values.
+        unsafe { parallel::written([len + batch * hidden, 5 * len], write) }
+    }
+
+    fn backward(
+        &self,
+        [x, for_inputs, for_hidden, bias, first_state, cells]: [&[f32]; 6],
+        [outputs, gradient]: [&[f32]; 2],
+        saved: &[f32],
+        x_wanted: bool,
+    ) -> [Vec<f32>; 6] {
+        let Sizes { batch, time, inputs, hidden, .. } = self.0;
+        let len = self.0.check(4, [x, for_inputs, for_hidden], &[bias], &[first_state, cells]);
+        let all = len + batch * hidden;
+        assert_eq!([outputs.len(), gradient.len(), saved.len()], [all, all, 5 * len], "lengths of forward");
+        let matrix =
+            Packed::new([4 * hidden, hidden], &[], |row, column| for_hidden[column * 4 * hidden + row]);
+        let [mut state_gradient, mut cells_gradient] = [(); 2].map(|()| vec![0.0; batch * hidden]);
+        let write = |[gates]: [Room; 1]| {
+            parallel::write_parts(
+                [batch, SEQUENCES],
+                [time * 4 * hidden, hidden, hidden],
+                (gates, &mut state_gradient, &mut cells_gradient),
+                || workspace([0, 4 * hidden, matrix.stride()]),
+                |workspace, sequences, gates, for_hidden, for_cells| {
+                    let (values, states) = ([cells, saved, gradient], [for_hidden, for_cells]);
+                    backward_sequences(self.0, values, &matrix, sequences, workspace, gates, states);
+                },
+            );
+        };
+        // SAFETY: the parts write all values.
+        let [gates] = unsafe { parallel::written([4 * len], write) };
+        let rows = self.0.joined([x, outputs, first_state]);
+        let shape = [batch * time, inputs + hidden, 4 * hidden];
+        let (mut input_gradient, bias) = linear::gradients(&rows, &gates, shape);
+        let hidden_gradient = input_gradient.split_off(inputs * 4 * hidden);
+        let x = if x_wanted { self.0.input_gradient(&gates, for_inputs, 4) } else { Vec::new() };
+        [x, input_gradient, hidden_gradient, bias, state_gradient, cells_gradient]
+    }
+}
 
 multiversion!(
     /// Writes hidden states, final cell states and saved values, from `x` and the initial hidden and cell states.
     ///
     /// The matrix has the factors of inputs and hidden states.
-    pub fn forward<S: Simd>(
+    fn forward_sequences<S: Simd>(
         simd: S,
         sizes: Sizes,
         from: [&[f32]; 3],
@@ -75,7 +153,7 @@ multiversion!(
     /// states, the saved values and the gradient of the outputs.
     ///
     /// The matrix has the transposed factors of the hidden states.
-    pub fn backward<S: Simd>(
+    fn backward_sequences<S: Simd>(
         simd: S,
         sizes: Sizes,
         values: [&[f32]; 3],
