@@ -12,31 +12,27 @@ const PART: usize = 1 << 14;
 
 /// Settings of the layer, for images `[batch, channels, positions]`.
 #[derive(Clone, Copy, Debug)]
-pub struct GroupNorm<'a> {
+pub struct GroupNorm {
     /// Groups of adjacent channels that are normalised together.
     pub groups: usize,
     /// Channels, a multiple of `groups`.
     pub channels: usize,
     /// Positions of a channel.
     pub positions: usize,
-    /// Factors of the channels after normalisation; empty for none.
-    pub gamma: &'a [f32],
-    /// Summands of the channels after it; empty for none.
-    pub beta: &'a [f32],
     /// Added to the variance.
     pub epsilon: f32,
 }
 
-impl GroupNorm<'_> {
-    /// Normalises the groups of every image of `x`.
+impl GroupNorm {
+    /// Normalises the groups of every image of `x`, with the channels' factors `gamma` and then their summands `beta`, which
+    /// may be empty.
     ///
     /// # Panics
     /// If the slices or the number of groups do not fit the shape.
-    pub fn forward(&self, x: &[f32]) -> Vec<f32> {
-        let (image, images) = self.images(x);
+    pub fn forward(&self, [x, gamma, beta]: [&[f32]; 3]) -> Vec<f32> {
+        let (image, images) = self.images([x, gamma, beta]);
         let write = |(): &mut (), range: Range<usize>, y: Room| {
-            let x = &x[range.start * image..range.end * image];
-            normalise(*self, x, y);
+            normalise(*self, [&x[range.start * image..range.end * image], gamma, beta], y);
         };
         // SAFETY: `normalise` writes all values.
         unsafe { parallel::build(images, image, || (), write) }
@@ -46,12 +42,12 @@ impl GroupNorm<'_> {
     ///
     /// # Panics
     /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
-    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
+    pub fn backward(&self, [x, gamma, beta]: [&[f32]; 3], gradient: &[f32]) -> [Vec<f32>; 3] {
         assert_eq!(x.len(), gradient.len(), "one length for both");
-        let (image, images) = self.images(x);
+        let (image, images) = self.images([x, gamma, beta]);
         let write = |(): &mut (), range: Range<usize>, for_x: Room, sums: Room<[f32; 2]>, _: Room<()>| {
             let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
-            gradients(*self, x, gradient, for_x, sums);
+            gradients(*self, [x, gamma, gradient], for_x, sums);
         };
         // SAFETY: `gradients` writes all values.
         let (for_x, sums, _) =
@@ -65,8 +61,8 @@ impl GroupNorm<'_> {
     }
 
     /// Length of an image, and numbers of images and of those in a part of the work.
-    fn images(&self, x: &[f32]) -> (usize, [usize; 2]) {
-        let Self { groups, channels, positions, gamma, beta, .. } = *self;
+    fn images(&self, [x, gamma, beta]: [&[f32]; 3]) -> (usize, [usize; 2]) {
+        let Self { groups, channels, positions, .. } = *self;
         assert!(groups > 0 && channels.is_multiple_of(groups), "channels are a multiple of groups");
         for parameter in [gamma, beta] {
             assert!(parameter.is_empty() || parameter.len() == channels, "one value for each channel");
@@ -77,12 +73,6 @@ impl GroupNorm<'_> {
         (image, [x.len() / image_or_one, (PART / image_or_one).max(1)])
     }
 
-    /// Factor of a channel.
-    #[inline(always)]
-    fn gamma(&self, channel: usize) -> f32 {
-        if self.gamma.is_empty() { 1.0 } else { self.gamma[channel] }
-    }
-
     /// Channels and values of a group.
     fn group(&self) -> [usize; 2] {
         let channels = self.channels / self.groups;
@@ -90,16 +80,22 @@ impl GroupNorm<'_> {
     }
 }
 
+/// Value of a channel, if there are any.
+#[inline(always)]
+fn channel_value(values: &[f32], channel: usize, without: f32) -> f32 {
+    if values.is_empty() { without } else { values[channel] }
+}
+
 multiversion!(
-    fn normalise(with: GroupNorm<'_>, x: &[f32], y: Room<'_>) {
-        let GroupNorm { groups, positions, beta, .. } = with;
+    fn normalise(with: GroupNorm, inputs: [&[f32]; 3], y: Room<'_>) {
+        let (GroupNorm { groups, positions, .. }, [x, gamma, beta]) = (with, inputs);
         let [channels, len] = with.group();
         for (number, (x, y)) in x.chunks_exact(len).zip(y.chunks_exact_mut(len)).enumerate() {
             let (mean, scale) = statistics(x, with.epsilon, true);
             for (at, (x, y)) in x.chunks_exact(positions).zip(y.chunks_exact_mut(positions)).enumerate() {
                 let channel = number % groups * channels + at;
-                let factor = scale * with.gamma(channel);
-                let beta = if beta.is_empty() { 0.0 } else { beta[channel] };
+                let factor = scale * channel_value(gamma, channel, 1.0);
+                let beta = channel_value(beta, channel, 0.0);
                 for (x, y) in x.iter().zip(y) {
                     y.write((x - mean) * factor + beta);
                 }
@@ -109,21 +105,15 @@ multiversion!(
 );
 
 multiversion!(
-    /// Gradients of `x`, and of beta and gamma of each image in `sums`.
-    fn gradients(
-        with: GroupNorm<'_>,
-        x: &[f32],
-        gradient: &[f32],
-        for_x: Room<'_>,
-        sums: Room<'_, [f32; 2]>,
-    ) {
-        let GroupNorm { groups, positions, .. } = with;
+    /// Gradients of `x`, and of beta and gamma of each image in `sums`, from `x`, gamma and the gradient of the output.
+    fn gradients(with: GroupNorm, from: [&[f32]; 3], for_x: Room<'_>, sums: Room<'_, [f32; 2]>) {
+        let (GroupNorm { groups, positions, .. }, [x, gammas, gradient]) = (with, from);
         let [channels, len] = with.group();
         let of_groups = x.chunks_exact(len).zip(gradient.chunks_exact(len));
         let results = for_x.chunks_exact_mut(len).zip(sums.chunks_exact_mut(channels));
         for (number, ((x, gradient), (for_x, sums))) in of_groups.zip(results).enumerate() {
             let (mean, scale) = statistics(x, with.epsilon, true);
-            let gamma = |at| with.gamma(number % groups * channels + at);
+            let gamma = |at| channel_value(gammas, number % groups * channels + at, 1.0);
             let (mut along, mut across) = (0.0, 0.0);
             for (at, sums) in sums.iter_mut().enumerate() {
                 let [x, gradient] = [x, gradient].map(|of| &of[at * positions..][..positions]);
@@ -152,10 +142,10 @@ mod tests {
     #[test]
     fn empty_images_are_supported() {
         for (channels, positions) in [(4, 0), (0, 3)] {
-            let norm = GroupNorm { groups: 2, channels, positions, gamma: &[], beta: &[], epsilon: 1e-5 };
-            assert!(norm.forward(&[]).is_empty());
+            let norm = GroupNorm { groups: 2, channels, positions, epsilon: 1e-5 };
+            assert!(norm.forward([&[]; 3]).is_empty());
             let zeros = || vec![0.0; channels];
-            assert_eq!(norm.backward(&[], &[]), [Vec::new(), zeros(), zeros()]);
+            assert_eq!(norm.backward([&[]; 3], &[]), [Vec::new(), zeros(), zeros()]);
         }
     }
 
@@ -164,9 +154,9 @@ mod tests {
         everywhere(|vectors| {
             let mut x = noise(5, 2 * 4 * 9);
             x[40] = f32::NAN;
-            let norm =
-                GroupNorm { groups: 2, channels: 4, positions: 9, gamma: &[], beta: &[], epsilon: 1e-5 };
-            for values in [norm.forward(&x), norm.backward(&x, &[1.0; 72])[0].clone()] {
+            let norm = GroupNorm { groups: 2, channels: 4, positions: 9, epsilon: 1e-5 };
+            let inputs = [&x[..], &[], &[]];
+            for values in [norm.forward(inputs), norm.backward(inputs, &[1.0; 72])[0].clone()] {
                 assert!((0..72).all(|at| values[at].is_nan() == (36..54).contains(&at)), "{vectors}");
             }
         });
@@ -176,15 +166,15 @@ mod tests {
     #[test]
     fn values_and_gradients_equal_pytorchs() {
         let (gamma, beta) = ([0.5, -1.0, 2.0, 1.0], [0.1, 0.2, 0.3, 0.4]);
-        let norm =
-            GroupNorm { groups: 2, channels: 4, positions: 2, gamma: &gamma, beta: &beta, epsilon: 0.1 };
-        let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0, 2.0, 0.3];
+        let norm = GroupNorm { groups: 2, channels: 4, positions: 2, epsilon: 0.1 };
+        let inputs = [&[1.0, -2.0, 0.5, 3.0, 0.0, -1.0, 2.0, 0.3][..], &gamma, &beta];
         let output = [0.203658, -0.6256062, 0.2691053, -1.113002, -0.2774927, -2.054393, 1.888154, 0.3777887];
         let gradient =
             [0.05940288, -0.1393988, 0.2566204, -0.1766246, -0.25904, 1.199211, 0.3782598, -1.31843];
         everywhere(|vectors| {
-            let [for_x, for_gamma, for_beta] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
-            assert_close(&norm.forward(&x), &output, vectors);
+            let [for_x, for_gamma, for_beta] =
+                norm.backward(inputs, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
+            assert_close(&norm.forward(inputs), &output, vectors);
             assert_close(&for_x, &gradient, vectors);
             assert_close(&for_gamma, &[-2.695109, 0.7256062, -3.820336, -2.978529], vectors);
             assert_close(&for_beta, &[3.0, -0.5, 4.0, -1.9], vectors);

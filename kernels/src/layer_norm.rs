@@ -12,26 +12,22 @@ const ROWS: usize = 64;
 
 /// Settings of the layer.
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNorm<'a> {
-    /// Factors of the normalised values of a row.
-    pub gamma: &'a [f32],
-    /// Summands after them; empty for none.
-    pub beta: &'a [f32],
+pub struct LayerNorm {
     /// Added to the variance, or to the mean square.
     pub epsilon: f32,
     /// Whether the mean is subtracted, which is layer normalisation; otherwise RMS normalisation.
     pub centred: bool,
 }
 
-impl LayerNorm<'_> {
-    /// Normalises every row of `x`.
+impl LayerNorm {
+    /// Normalises every row of `x`, with the factors `gamma` and then the summands `beta`, which may be empty.
     ///
     /// # Panics
     /// If `x` is not in whole rows, or `beta` has another length than `gamma`.
-    pub fn forward(&self, x: &[f32]) -> Vec<f32> {
-        let width = self.width(x);
+    pub fn forward(&self, [x, gamma, beta]: [&[f32]; 3]) -> Vec<f32> {
+        let width = width(x, gamma, beta);
         let write = |(): &mut (), range: Range<usize>, to: Room| {
-            normalise(*self, &x[range.start * width..][..to.len()], to);
+            normalise(*self, [&x[range.start * width..][..to.len()], gamma, beta], to);
         };
         // SAFETY: `normalise` writes all values.
         unsafe { parallel::build([x.len() / width.max(1), ROWS], width, || (), write) }
@@ -41,16 +37,16 @@ impl LayerNorm<'_> {
     ///
     /// # Panics
     /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
-    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
-        let width = self.width(x);
+    pub fn backward(&self, [x, gamma, beta]: [&[f32]; 3], gradient: &[f32]) -> [Vec<f32>; 3] {
+        let width = width(x, gamma, beta);
         assert_eq!(x.len(), gradient.len(), "one length for both");
-        let (part, sums) = (ROWS * width, width + self.beta.len());
+        let (part, sums) = (ROWS * width, width + beta.len());
         let mut all = vec![0.0; x.len().div_ceil(part.max(1)) * sums];
         let write = |[for_x]: [Room; 1]| {
             parallel::pairs((for_x, part), (&mut all, sums), |number, for_x, sums| {
                 let range = number * part..number * part + for_x.len();
                 let (x, gradient) = (&x[range.clone()], &gradient[range]);
-                gradients(*self, x, gradient, for_x, sums);
+                gradients(*self, [x, gamma, gradient], for_x, sums);
             });
         };
         // SAFETY: `gradients` writes all values.
@@ -62,14 +58,14 @@ impl LayerNorm<'_> {
         let for_beta = for_parameters.split_off(width);
         [for_x, for_parameters, for_beta]
     }
+}
 
-    fn width(&self, x: &[f32]) -> usize {
-        let Self { gamma, beta, .. } = *self;
-        let width = gamma.len();
-        assert!(x.is_empty() || x.len().checked_rem(width) == Some(0), "whole rows");
-        assert!(beta.is_empty() || beta.len() == width, "beta is as long as gamma");
-        width
-    }
+/// Length of a row.
+fn width(x: &[f32], gamma: &[f32], beta: &[f32]) -> usize {
+    let width = gamma.len();
+    assert!(x.is_empty() || x.len().checked_rem(width) == Some(0), "whole rows");
+    assert!(beta.is_empty() || beta.len() == width, "beta is as long as gamma");
+    width
 }
 
 /// Mean and 1 / standard deviation of a row; without centring, zero and 1 / root mean square.
@@ -82,8 +78,8 @@ pub(crate) fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32)
 }
 
 multiversion!(
-    fn normalise(with: LayerNorm<'_>, x: &[f32], to: Room<'_>) {
-        let LayerNorm { gamma, beta, epsilon, centred } = with;
+    fn normalise(with: LayerNorm, inputs: [&[f32]; 3], to: Room<'_>) {
+        let (LayerNorm { epsilon, centred }, [x, gamma, beta]) = (with, inputs);
         let width = gamma.len().max(1);
         for (x, to) in x.chunks_exact(width).zip(to.chunks_exact_mut(width)) {
             let (mean, scale) = statistics(x, epsilon, centred);
@@ -101,9 +97,9 @@ multiversion!(
 );
 
 multiversion!(
-    /// Gradients of `x`, and of gamma and beta in `sums`.
-    fn gradients(with: LayerNorm<'_>, x: &[f32], gradient: &[f32], for_x: Room<'_>, sums: &mut [f32]) {
-        let LayerNorm { gamma, epsilon, centred, .. } = with;
+    /// Gradients of `x`, and of gamma and beta in `sums`, from `x`, gamma and the gradient of the output.
+    fn gradients(with: LayerNorm, from: [&[f32]; 3], for_x: Room<'_>, sums: &mut [f32]) {
+        let (LayerNorm { epsilon, centred }, [x, gamma, gradient]) = (with, from);
         let width = gamma.len().max(1);
         let (for_gamma, for_beta) = sums.split_at_mut(width.min(sums.len()));
         let rows = x.chunks_exact(width).zip(gradient.chunks_exact(width));
@@ -135,8 +131,9 @@ mod tests {
         everywhere(|vectors| {
             let mut x = noise(4, 3 * 20);
             x[25] = f32::NAN;
-            let norm = LayerNorm { gamma: &[1.0; 20], beta: &[], epsilon: 1e-5, centred: false };
-            for values in [norm.forward(&x), norm.backward(&x, &[1.0; 60])[0].clone()] {
+            let norm = LayerNorm { epsilon: 1e-5, centred: false };
+            let inputs = [&x[..], &[1.0; 20], &[]];
+            for values in [norm.forward(inputs), norm.backward(inputs, &[1.0; 60])[0].clone()] {
                 assert!((0..60).all(|at| values[at].is_nan() == (20..40).contains(&at)), "{vectors}");
             }
         });
@@ -145,13 +142,13 @@ mod tests {
     /// Reference values from torch 2.15's `rms_norm` in float64.
     #[test]
     fn rms_norm_equals_pytorchs() {
-        let norm = LayerNorm { gamma: &[0.5, -1.0, 2.0], beta: &[], epsilon: 0.1, centred: false };
-        let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0];
+        let norm = LayerNorm { epsilon: 0.1, centred: false };
+        let inputs = [&[1.0, -2.0, 0.5, 3.0, 0.0, -1.0][..], &[0.5, -1.0, 2.0], &[]];
         let output = [0.3676073, 1.470429, 0.7352146, 0.8095306, 0.0, -1.079374];
         let gradient = [-0.09604155, -0.5431315, -1.702254, 0.9601714, -0.5396871, 2.963039];
         everywhere(|vectors| {
-            let [for_x, for_gamma, _] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
-            assert_close(&norm.forward(&x), &output, vectors);
+            let [for_x, for_gamma, _] = norm.backward(inputs, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
+            assert_close(&norm.forward(inputs), &output, vectors);
             assert_close(&for_x, &gradient, vectors);
             assert_close(&for_gamma, &[1.544745, -2.940858, -1.986669], vectors);
         });

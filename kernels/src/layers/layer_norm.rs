@@ -35,8 +35,8 @@ pub fn layer_norm<const D: usize>(
     if !is_host(&x) || !is_host(&gamma) || !is_host(&beta) {
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }
-    let operator = Operator { over: Over::Rows { centred: true }, epsilon: epsilon as f32 };
-    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
+    let kernel = LayerNorm { epsilon: epsilon as f32, centred: true };
+    operation::run(kernel, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
 }
 
 /// Computes `layer.forward(x)`. The kernel supports f32.
@@ -47,9 +47,9 @@ pub fn rms_norm<const D: usize>(layer: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
     let gamma = layer.gamma.val();
     let [width] = gamma.dims();
     assert_shape!(x, [.., width]);
-    let operator = Operator { over: Over::Rows { centred: false }, epsilon: layer.epsilon as f32 };
+    let kernel = LayerNorm { epsilon: layer.epsilon as f32, centred: false };
     let beta = no_bias(&x.device()).into_dispatch();
-    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta])
+    operation::run(kernel, [x.into_dispatch(), gamma.into_dispatch(), beta])
 }
 
 /// Computes `layer.forward(x)` of `x`, `[batch, channels, …]`. The kernel supports f32.
@@ -62,13 +62,13 @@ pub fn group_norm<const D: usize>(layer: &GroupNorm, x: Tensor<D>) -> Tensor<D> 
         Some(parameter) => parameter.val(),
         None => no_bias(&x.device()),
     });
-    let over = Over::Groups {
+    let kernel = group_norm::GroupNorm {
         groups: layer.num_groups,
         channels: layer.num_channels,
         positions: x.dims()[2..].iter().product(),
+        epsilon: layer.epsilon as f32,
     };
-    let operator = Operator { over, epsilon: layer.epsilon as f32 };
-    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
+    operation::run(kernel, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
 }
 
 /// Computes `layer.forward(x)`, as [`group_norm()`] with a group for each channel.
@@ -77,49 +77,23 @@ pub fn instance_norm<const D: usize>(layer: &InstanceNorm, x: Tensor<D>) -> Tens
     group_norm(&GroupNorm { gamma, beta, num_groups: num_channels, num_channels, epsilon, affine }, x)
 }
 
-/// Inputs: `x`, gamma and beta.
-#[derive(Clone, Debug)]
-struct Operator {
-    over: Over,
-    epsilon: f32,
-}
+/// Operations of `x`, gamma and beta.
+macro_rules! operations {
+    ($($kernel:ty),*) => {
+        $(
+            impl Operation<3, 3> for $kernel {
+                type Saved = ();
 
-/// Values that are normalised together.
-#[derive(Clone, Debug)]
-enum Over {
-    /// The last dimension.
-    Rows {
-        centred: bool,
-    },
-    Groups {
-        groups: usize,
-        channels: usize,
-        positions: usize,
-    },
-}
+                fn forward(&self, inputs: [Host; 3]) -> (Host, ()) {
+                    (tensor(self.forward(inputs.each_ref().map(values)), inputs[0].shape()), ())
+                }
 
-impl Operation<3, 3> for Operator {
-    type Saved = ();
-
-    fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, ()) {
-        let ([x, gamma, beta], shape, epsilon) = ([&x, &gamma, &beta].map(values), x.shape(), self.epsilon);
-        let output = match self.over {
-            Over::Rows { centred } => LayerNorm { gamma, beta, epsilon, centred }.forward(x),
-            Over::Groups { groups, channels, positions } => {
-                group_norm::GroupNorm { groups, channels, positions, gamma, beta, epsilon }.forward(x)
+                fn backward(&self, read: [Host; 3], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+                    shaped(self.backward(read.each_ref().map(values), values(&grad)), &read, wanted)
+                }
             }
-        };
-        (tensor(output, shape), ())
-    }
-
-    fn backward(&self, read: [Host; 3], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
-        let ([x, gamma, beta], grad, epsilon) = (read.each_ref().map(values), values(&grad), self.epsilon);
-        let gradients = match self.over {
-            Over::Rows { centred } => LayerNorm { gamma, beta, epsilon, centred }.backward(x, grad),
-            Over::Groups { groups, channels, positions } => {
-                group_norm::GroupNorm { groups, channels, positions, gamma, beta, epsilon }.backward(x, grad)
-            }
-        };
-        shaped(gradients, &read, wanted)
-    }
+        )*
+    };
 }
+
+operations!(LayerNorm, group_norm::GroupNorm);
