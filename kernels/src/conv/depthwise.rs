@@ -3,7 +3,7 @@
 //! A plane is copied with its padding and divided by the stride. Outputs are computed over whole rows of such a phase; those
 //! between the rows of the output are discarded, and their gradients are zero.
 
-use super::{geometry::Geometry, phases::Phases};
+use super::geometry::{Geometry, Phases};
 use crate::{
     parallel::{self, values, write_parts},
     simd::{copy_strided, load, multiversion, store},

@@ -15,7 +15,6 @@ mod forward;
 mod geometry;
 mod padded;
 mod patches;
-mod phases;
 mod source;
 mod weights;
 mod winograd;

@@ -1,6 +1,9 @@
 //! Padded copies of single images.
 
-use super::{geometry::Geometry, phases::Phases, source::Whole};
+use super::{
+    geometry::{Geometry, Phases},
+    source::Whole,
+};
 use crate::simd::{copy_strided, multiversion};
 
 /// Buffer for the phases of one image at a time, `[channels, phases]`.
