@@ -1,9 +1,6 @@
 //! Metrics of a run: `steps.csv`, `epochs.csv`, `ranks.csv` and the progress that checkpoints store.
 
-use super::{
-    evaluation::{EvaluatedSet, Evaluation, evaluation},
-    tables::{EpochTable, RankRow, STEP_COLUMNS, StepRow},
-};
+use super::tables::{EvaluatedSet, RankRow, STEP_COLUMNS, StepRow, add_epoch};
 use crate::{
     config::Monitor,
     process::{atomic_file, lock},
@@ -15,7 +12,14 @@ use collective::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::{fs::File, io, path::Path, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::Duration,
+};
 
 /// Observer that writes the tables of a run and tracks its progress.
 pub struct RunLog {
@@ -26,10 +30,15 @@ pub struct RunLog {
 
 struct Tables {
     steps: csv::Writer<File>,
-    epochs: EpochTable,
+    epochs: PathBuf,
     ranks: csv::Writer<File>,
     failure: Option<anyhow::Error>,
 }
+
+/// Metrics of an evaluation, by name.
+///
+/// `None` is a value that is not finite, for which JSON has no number.
+pub type Evaluation = BTreeMap<String, Option<f64>>;
 
 /// Progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -100,9 +109,7 @@ impl RunLog {
         let (ranks, is_new) = open("ranks.csv", epoch)?;
         let ranks = csv::WriterBuilder::new().has_headers(is_new).from_writer(ranks);
         open("epochs.csv", epoch)?;
-        let path = folder.join("epochs.csv");
-        let epochs = EpochTable::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let tables = Tables { steps, epochs, ranks, failure: None };
+        let tables = Tables { steps, epochs: folder.join("epochs.csv"), ranks, failure: None };
         let progress = resumed.map(|(progress, ..)| progress).unwrap_or_default();
         Ok(RunLog { monitor, set, state: Mutex::new((tables, progress)) })
     }
@@ -195,7 +202,7 @@ impl Observer for RunLog {
         tables.try_write(|tables| {
             RankRow::of_epoch(report).try_for_each(|row| tables.ranks.serialize(row))?;
             tables.ranks.flush()?;
-            tables.epochs.push(self.set, report)
+            add_epoch(&tables.epochs, self.set, report)
         });
     }
 
@@ -204,6 +211,12 @@ impl Observer for RunLog {
         progress.tested = Some(evaluation(report));
         progress.callbacks = logged(report);
     }
+}
+
+/// The metrics of an epoch's report.
+fn evaluation(report: &EpochReport) -> Evaluation {
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+    report.metrics.iter().map(|of| (of.metric.name.clone(), finite(of.value))).collect()
 }
 
 /// Values of callbacks by name, for `summary.json`.

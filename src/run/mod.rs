@@ -2,7 +2,6 @@
 
 pub mod checkpoint;
 mod classification;
-mod evaluation;
 mod folder;
 mod log;
 mod loop_state;
@@ -18,9 +17,10 @@ mod tracker;
 pub mod weights;
 
 pub use classification::{Confusion, TopK};
-pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
+pub use log::Evaluation;
 pub use loop_state::LoopState;
 pub(crate) use output::Output;
+pub use tables::EvaluatedSet;
 pub use tracker::{MetricsLogger, ScalarSink, Status};
 pub use weights::ExportArgs;

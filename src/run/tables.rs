@@ -1,17 +1,37 @@
 //! CSV tables of a run: the types of their rows, and the table of epochs.
 
-use super::EvaluatedSet;
-use crate::process::atomic_file;
+use crate::{config::Config, process::atomic_file};
 use anyhow::Result;
 use collective::{
     metric::{MetricInfo, MetricValue},
     strategy::{EpochReport, StepReport},
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
+
+/// The samples that are evaluated after every epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvaluatedSet {
+    /// The test set, of a run without `--valid-split`.
+    Test,
+    /// Training samples that are held out.
+    Valid,
+}
+
+impl EvaluatedSet {
+    /// The set of a run with this configuration.
+    pub fn from_config(config: &Config) -> Self {
+        if config.program.valid_samples > 0 { EvaluatedSet::Valid } else { EvaluatedSet::Test }
+    }
+
+    /// `test` or `valid`.
+    pub fn name(self) -> &'static str {
+        match self {
+            EvaluatedSet::Test => "test",
+            EvaluatedSet::Valid => "valid",
+        }
+    }
+}
 
 /// Columns of `steps.csv`, before the metrics of the training step.
 pub(super) const STEP_COLUMNS: [&str; 7] =
@@ -129,50 +149,35 @@ pub(crate) fn write<H: AsRef<[u8]>>(
     atomic_file::write(path, &table.into_inner()?)
 }
 
-/// `epochs.csv` in memory and on disk.
+/// Adds the row of an epoch to the table at `path`, which may be empty. `set` is the set that was evaluated.
 ///
-/// It is rewritten after every epoch, because its columns depend on the values that callbacks log.
-pub(super) struct EpochTable {
-    path: PathBuf,
-    header: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-impl EpochTable {
-    /// Reads the table at `path`, which may be empty.
-    pub fn open(path: &Path) -> Result<Self> {
-        let cells = |row: &csv::StringRecord| row.iter().map(String::from).collect();
-        let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path)?;
-        let header = cells(reader.headers()?);
-        let rows = reader.records().map(|row| row.map(|row| cells(&row))).collect::<csv::Result<_>>()?;
-        Ok(Self { path: path.into(), header, rows })
+/// The table is rewritten, because its columns depend on the values that callbacks log.
+pub(super) fn add_epoch(path: &Path, set: EvaluatedSet, report: &EpochReport) -> Result<()> {
+    let mut row = vec![("epoch".to_owned(), report.epoch.to_string())];
+    let column = |set: &str, of: &MetricValue| format!("{set}_{}", of.metric.name);
+    row.extend(report.train.iter().map(|of| (column("train", of), of.value.to_string())));
+    for each in [EvaluatedSet::Test, EvaluatedSet::Valid] {
+        let cell = |value: f64| if each == set { value.to_string() } else { String::new() };
+        row.extend(report.metrics.iter().map(|of| (column(each.name(), of), cell(of.value))));
     }
-
-    /// Adds a row and writes the table. `set` is the set that was evaluated.
-    pub fn push(&mut self, set: EvaluatedSet, report: &EpochReport) -> Result<()> {
-        let mut row = vec![("epoch".to_owned(), report.epoch.to_string())];
-        let column = |set: &str, of: &MetricValue| format!("{set}_{}", of.metric.name);
-        row.extend(report.train.iter().map(|of| (column("train", of), of.value.to_string())));
-        for each in [EvaluatedSet::Test, EvaluatedSet::Valid] {
-            let cell = |value: f64| if each == set { value.to_string() } else { String::new() };
-            row.extend(report.metrics.iter().map(|of| (column(each.name(), of), cell(of.value))));
-        }
-        row.push(("seconds".into(), report.elapsed.as_secs_f64().to_string()));
-        for (name, number) in report.logged.iter().filter_map(|logged| Some((&logged.name, logged.number?))) {
-            let is_taken = row.iter().any(|(column, _)| column == name);
-            row.push((if is_taken { format!("callback_{name}") } else { name.clone() }, number.to_string()));
-        }
-        for (column, _) in &row {
-            if !self.header.contains(column) {
-                self.header.push(column.clone());
-            }
-        }
-        let cell = |column: &String| {
-            row.iter().find(|cell| cell.0 == *column).map_or(String::new(), |cell| cell.1.clone())
-        };
-        self.rows.push(self.header.iter().map(cell).collect());
-        // Rows of earlier epochs may have fewer columns.
-        self.rows.iter_mut().for_each(|row| row.resize(self.header.len(), String::new()));
-        write(&self.path, &self.header, &self.rows)
+    row.push(("seconds".into(), report.elapsed.as_secs_f64().to_string()));
+    for (name, number) in report.logged.iter().filter_map(|logged| Some((&logged.name, logged.number?))) {
+        let is_taken = row.iter().any(|(column, _)| column == name);
+        row.push((if is_taken { format!("callback_{name}") } else { name.clone() }, number.to_string()));
     }
+    let mut table = csv::ReaderBuilder::new().flexible(true).from_path(path)?;
+    let mut header = table.headers()?.clone();
+    for (column, _) in &row {
+        if !header.iter().any(|known| known == column) {
+            header.push_field(column);
+        }
+    }
+    let cell = |column| row.iter().find(|cell| cell.0 == column).map_or("", |cell| cell.1.as_str());
+    let mut rows = table.records().collect::<csv::Result<Vec<_>>>()?;
+    rows.push(header.iter().map(cell).collect());
+    // Rows of earlier epochs may have fewer columns.
+    for row in &mut rows {
+        (row.len()..header.len()).for_each(|_| row.push_field(""));
+    }
+    write(path, &header, rows.iter().map(|row| row.iter().collect::<Vec<_>>()))
 }

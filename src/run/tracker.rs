@@ -1,5 +1,6 @@
-//! Metric logger for a burn-train `Learner`, over TensorBoard or MLflow.
+//! Scalars of a run for TensorBoard and MLflow, and a metric logger over them for a burn-train `Learner`.
 
+use super::tables::{EvaluatedSet, StepRow};
 use burn::train::{
     logger::{InMemoryMetricLogger, MetricLogger},
     metric::{
@@ -7,6 +8,7 @@ use burn::train::{
         store::{EpochSummary, MetricsUpdate, Split},
     },
 };
+use collective::strategy::{EpochReport, StepReport};
 use std::collections::HashMap;
 
 /// Final status of a run.
@@ -20,11 +22,35 @@ pub enum Status {
 
 /// A destination of scalars.
 pub trait ScalarSink: Send {
-    /// Writes a value at `step`. Errors are reported by [`finish`](Self::finish).
+    /// Writes a value at `step`. Errors are reported when the sink is dropped.
     fn scalar(&self, name: &str, step: usize, value: f64);
+}
 
-    /// Writes what is buffered, when the logger is dropped.
-    fn finish(&self);
+/// Writes the metrics of an optimizer step.
+pub(super) fn log_step(sink: &impl ScalarSink, report: &StepReport) {
+    let StepRow { loss, lr, samples_per_second, loss_scale, skipped, .. } = StepRow::of_step(report);
+    let scalars = [
+        ("loss", Some(loss)),
+        ("lr", Some(lr)),
+        ("samples_per_second", Some(samples_per_second)),
+        ("loss_scale", loss_scale),
+        ("skipped", skipped.map(f64::from)),
+    ];
+    let scalars = scalars.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let metrics = report.metrics.iter().map(|of| (of.metric.name.as_str(), of.value));
+    for (name, value) in scalars.chain(metrics) {
+        sink.scalar(&format!("train/{name}"), report.step, value);
+    }
+}
+
+/// Writes the metrics of an evaluation of `set`, and the values of callbacks that are numbers.
+pub(super) fn log_evaluation(sink: &impl ScalarSink, set: EvaluatedSet, report: &EpochReport) {
+    for of in &report.metrics {
+        sink.scalar(&format!("{}/{}", set.name(), of.metric.name), report.step, of.value);
+    }
+    for (name, number) in report.logged.iter().filter_map(|logged| Some((&logged.name, logged.number?))) {
+        sink.scalar(name, report.step, number);
+    }
 }
 
 /// Metric logger that writes the numeric metrics of a burn-train `Learner` to a sink.
@@ -85,11 +111,5 @@ impl<S: ScalarSink> MetricLogger for MetricsLogger<S> {
             self.sink.scalar(&format!("{group}/{name}"), self.iterations, value);
         }
         self.values.log_epoch_summary(summary);
-    }
-}
-
-impl<S: ScalarSink> Drop for MetricsLogger<S> {
-    fn drop(&mut self) {
-        self.sink.finish();
     }
 }

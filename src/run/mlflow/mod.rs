@@ -8,8 +8,8 @@ mod sender;
 pub use client::Server;
 
 use super::{
-    evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
-    tracker::{MetricsLogger, ScalarSink, Status},
+    tables::EvaluatedSet,
+    tracker::{MetricsLogger, ScalarSink, Status, log_evaluation, log_step},
 };
 use crate::process::{self, console::Console, lock};
 use anyhow::{Context, Result};
@@ -186,10 +186,6 @@ impl MlflowRun {
         Ok(Self { uri, experiment, console, set, points, received: AtomicUsize::new(0), shared, thread })
     }
 
-    fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
-        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(&name, report.step, value));
-    }
-
     /// Address of the server and name of the experiment, for display.
     pub fn destination(&self) -> String {
         format!("{}, experiment {}", self.uri, self.experiment)
@@ -236,23 +232,25 @@ fn now() -> u64 {
 
 impl Observer for MlflowRun {
     fn step_done(&self, report: &StepReport) {
-        step_scalars(report).for_each(|(name, value)| self.scalar(&name, report.step, value));
+        log_step(self, report);
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        let train = report.train.iter();
-        train.for_each(|of| self.scalar(&format!("train_epoch/{}", of.metric.name), report.step, of.value));
-        self.evaluated(self.set, report);
+        for of in &report.train {
+            self.scalar(&format!("train_epoch/{}", of.metric.name), report.step, of.value);
+        }
+        log_evaluation(self, self.set, report);
     }
 
     fn tested(&self, report: &EpochReport) {
-        self.evaluated(EvaluatedSet::Test, report);
+        log_evaluation(self, EvaluatedSet::Test, report);
     }
 }
 
 impl Drop for MlflowRun {
+    /// Ends a run that is not [closed](Self::close).
     fn drop(&mut self) {
-        self.close(Status::Failed, vec![]);
+        self.close(if thread::panicking() { Status::Failed } else { Status::Finished }, vec![]);
     }
 }
 
@@ -261,10 +259,6 @@ impl ScalarSink for MlflowRun {
         self.received.fetch_add(1, Relaxed);
         // Points that do not fit, or after the server has refused the run, are lost.
         let _ = self.points.try_send(Point { key: metric_name(name), value, step, time: now() });
-    }
-
-    fn finish(&self) {
-        self.close(if thread::panicking() { Status::Failed } else { Status::Finished }, vec![]);
     }
 }
 

@@ -24,9 +24,7 @@ impl What {
 
     /// Session start: TensorBoard discards events of this and later steps in earlier files.
     pub fn start() -> Self {
-        let mut session = Message::default();
-        session.varint(1, 1);
-        Self(7, session.0)
+        Self(7, Message::default().varint(1, 1).0)
     }
 
     pub fn scalar(tag: &str, value: f64) -> Self {
@@ -34,44 +32,33 @@ impl What {
     }
 
     pub fn image(tag: &str, picture: &Picture) -> Self {
-        let mut image = Message::default();
-        image.varint(1, picture.height.into());
-        image.varint(2, picture.width.into());
+        let size = Message::default().varint(1, picture.height.into()).varint(2, picture.width.into());
         // Colour space: greyscale.
-        image.varint(3, 1);
-        image.bytes(4, &picture.png);
+        let image = size.varint(3, 1).bytes(4, &picture.png);
         Self::summary(tag, |entry| entry.bytes(4, &image.0))
     }
 
     pub fn histogram(tag: &str, values: &Histogram) -> Self {
-        let mut histo = Message::default();
         let Histogram { min, max, count, sum, sum_squares, limits, counts } = values;
-        for (field, value) in (1..).zip([*min, *max, *count as f64, *sum, *sum_squares]) {
-            histo.double(field, value);
-        }
-        histo.doubles(6, limits.iter().copied());
-        histo.doubles(7, counts.iter().map(|count| *count as f64));
-        Self::summary(tag, |entry| entry.bytes(5, &histo.0))
+        let numbers = (1..).zip([*min, *max, *count as f64, *sum, *sum_squares]);
+        let histogram = numbers
+            .fold(Message::default(), |histogram, (field, value)| histogram.double(field, value))
+            .doubles(6, limits.iter().copied())
+            .doubles(7, counts.iter().map(|count| *count as f64));
+        Self::summary(tag, |entry| entry.bytes(5, &histogram.0))
     }
 
     /// A `Summary` with one value.
-    fn summary(tag: &str, value: impl FnOnce(&mut Message)) -> Self {
-        let (mut summary, mut entry) = (Message::default(), Message::default());
-        entry.bytes(1, tag.as_bytes());
-        value(&mut entry);
-        summary.bytes(1, &entry.0);
-        Self(5, summary.0)
+    fn summary(tag: &str, value: impl FnOnce(Message) -> Message) -> Self {
+        let entry = value(Message::default().bytes(1, tag.as_bytes()));
+        Self(5, Message::default().bytes(1, &entry.0).0)
     }
 
     /// Encodes an event with this payload as a protobuf message.
     ///
     /// `wall_time` is in seconds since the Unix epoch, `step` is the number of optimizer steps.
     pub fn encode(&self, wall_time: f64, step: usize) -> Vec<u8> {
-        let mut event = Message::default();
-        event.double(1, wall_time);
-        event.varint(2, step as u64);
-        event.bytes(self.0, &self.1);
-        event.0
+        Message::default().double(1, wall_time).varint(2, step as u64).bytes(self.0, &self.1).0
     }
 }
 
@@ -88,45 +75,43 @@ pub(super) fn record(bytes: &[u8]) -> Vec<u8> {
 struct Message(Vec<u8>);
 
 impl Message {
-    /// Appends a field number and wire type.
-    fn key(&mut self, field: u64, wire: u64) {
-        self.number(field << 3 | wire);
-    }
-
-    fn number(&mut self, mut value: u64) {
+    fn number(mut self, mut value: u64) -> Self {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
             value >>= 7;
         }
         self.0.push(value as u8);
+        self
+    }
+
+    /// Appends a field number and wire type, and its value.
+    fn field(self, field: u64, wire: u64, value: &[u8]) -> Self {
+        let mut message = self.number(field << 3 | wire);
+        message.0.extend(value);
+        message
     }
 
     /// Appends an integer field. 0 is the default and omitted.
-    fn varint(&mut self, field: u64, value: u64) {
-        if value != 0 {
-            self.key(field, 0);
-            self.number(value);
-        }
+    fn varint(self, field: u64, value: u64) -> Self {
+        if value == 0 { self } else { self.field(field, 0, &[]).number(value) }
     }
 
-    fn double(&mut self, field: u64, value: f64) {
-        self.key(field, 1);
-        self.0.extend(value.to_le_bytes());
+    fn double(self, field: u64, value: f64) -> Self {
+        self.field(field, 1, &value.to_le_bytes())
     }
 
-    fn float(&mut self, field: u64, value: f64) {
-        self.key(field, 5);
-        self.0.extend((value as f32).to_le_bytes());
+    fn float(self, field: u64, value: f64) -> Self {
+        self.field(field, 5, &(value as f32).to_le_bytes())
     }
 
-    fn bytes(&mut self, field: u64, bytes: &[u8]) {
-        self.key(field, 2);
-        self.number(bytes.len() as u64);
-        self.0.extend(bytes);
+    fn bytes(self, field: u64, bytes: &[u8]) -> Self {
+        let mut message = self.field(field, 2, &[]).number(bytes.len() as u64);
+        message.0.extend(bytes);
+        message
     }
 
-    fn doubles(&mut self, field: u64, values: impl Iterator<Item = f64>) {
-        self.bytes(field, &values.flat_map(f64::to_le_bytes).collect::<Vec<u8>>());
+    fn doubles(self, field: u64, values: impl Iterator<Item = f64>) -> Self {
+        self.bytes(field, &values.flat_map(f64::to_le_bytes).collect::<Vec<u8>>())
     }
 }
 

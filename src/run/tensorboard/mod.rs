@@ -9,9 +9,8 @@ pub use event::Picture;
 pub use histogram::{GradientHistograms, Histogram};
 
 use super::{
-    evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
-    tables::RankRow,
-    tracker::{MetricsLogger, ScalarSink},
+    tables::{EvaluatedSet, RankRow},
+    tracker::{MetricsLogger, ScalarSink, log_evaluation, log_step},
 };
 use crate::process::{console::Console, lock, now};
 use anyhow::{Context, Result};
@@ -61,10 +60,8 @@ impl EventLog {
         let (path, file) = fresh(&folder).with_context(failed)?;
         let state = State { file: BufWriter::new(file), flushed: Instant::now(), failure: None };
         let log = Self { path, set, state: Mutex::new(state) };
-        log.write(|state| {
-            state.add(0, What::version())?;
-            state.add(step + 1, What::start())
-        });
+        log.add(0, &What::version());
+        log.add(step + 1, &What::start());
         log.flush()?;
         Ok(log)
     }
@@ -74,9 +71,9 @@ impl EventLog {
     /// # Errors
     /// If a write has failed since the last call.
     pub fn flush(&self) -> Result<()> {
-        self.write(State::flush);
-        let failure = lock(&self.state).failure.take();
-        failure.map_or(Ok(()), |error| {
+        let mut state = lock(&self.state);
+        state.flush();
+        state.failure.take().map_or(Ok(()), |error| {
             Err(error).with_context(|| format!("cannot write {}", self.path.display()))
         })
     }
@@ -89,34 +86,31 @@ impl EventLog {
 
     /// Writes an image at `step`.
     pub fn image(&self, tag: &'static str, step: usize, picture: Picture) {
-        self.write(|state| {
-            state.add(step, What::image(tag, &picture))?;
-            state.flush()
-        });
+        self.add(step, &What::image(tag, &picture));
+        lock(&self.state).flush();
     }
 
     /// Writes a scalar at `step`.
     pub fn scalar(&self, tag: String, step: usize, value: f64) {
-        self.write(|state| state.add(step, What::scalar(&tag, value)));
+        self.add(step, &What::scalar(&tag, value));
     }
 
     /// Writes a histogram at `step`.
     pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
-        self.write(|state| state.add(step, What::histogram(&tag, &values)));
+        self.add(step, &What::histogram(&tag, &values));
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
-        self.write(|state| {
-            state.scalars(report.step, evaluation_scalars(set, report))?;
-            state.flush()
-        });
+        log_evaluation(self, set, report);
+        lock(&self.state).flush();
     }
 
-    /// Runs `write` unless a write has failed; [`flush`](Self::flush) returns the error.
-    fn write(&self, write: impl FnOnce(&mut State) -> io::Result<()>) {
-        let state = &mut *lock(&self.state);
-        if state.failure.is_none() {
-            state.failure = write(state).err();
+    fn add(&self, step: usize, what: &What) {
+        let record = event::record(&what.encode(now(), step));
+        let mut state = lock(&self.state);
+        state.write(|file| file.write_all(&record));
+        if state.flushed.elapsed() > FLUSH_EVERY {
+            state.flush();
         }
     }
 }
@@ -135,44 +129,36 @@ fn fresh(folder: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 impl State {
-    fn add(&mut self, step: usize, what: What) -> io::Result<()> {
-        self.file.write_all(&event::record(&what.encode(now(), step)))
+    /// Runs `write` unless a write has failed before, and stores its error.
+    fn write(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
+        if self.failure.is_none() {
+            self.failure = write(&mut self.file).err();
+        }
     }
 
-    fn scalars(
-        &mut self,
-        step: usize,
-        scalars: impl IntoIterator<Item = (impl AsRef<str>, f64)>,
-    ) -> io::Result<()> {
-        scalars.into_iter().try_for_each(|(tag, value)| self.add(step, What::scalar(tag.as_ref(), value)))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) {
         self.flushed = Instant::now();
-        self.file.flush()
+        self.write(BufWriter::flush);
     }
 }
 
 impl Observer for EventLog {
     fn step_done(&self, report: &StepReport) {
-        self.write(|state| {
-            state.scalars(report.step, step_scalars(report))?;
-            if state.flushed.elapsed() > FLUSH_EVERY { state.flush() } else { Ok(()) }
-        });
+        log_step(self, report);
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        self.write(|state| {
-            RankRow::of_epoch(report).try_for_each(|row| {
-                let RankRow { rank, seconds, data_wait_seconds, gradient_wait_seconds, .. } = row;
-                let scalars = [
-                    (format!("rank_{rank}/seconds"), seconds),
-                    (format!("rank_{rank}/data_wait_seconds"), data_wait_seconds),
-                    (format!("rank_{rank}/gradient_wait_seconds"), gradient_wait_seconds),
-                ];
-                state.scalars(report.step, scalars)
-            })
-        });
+        for RankRow { rank, seconds, data_wait_seconds, gradient_wait_seconds, .. } in
+            RankRow::of_epoch(report)
+        {
+            for (name, value) in [
+                ("seconds", seconds),
+                ("data_wait_seconds", data_wait_seconds),
+                ("gradient_wait_seconds", gradient_wait_seconds),
+            ] {
+                self.scalar(format!("rank_{rank}/{name}"), report.step, value);
+            }
+        }
         self.evaluated(self.set, report);
     }
 
@@ -185,8 +171,10 @@ impl ScalarSink for EventLog {
     fn scalar(&self, name: &str, step: usize, value: f64) {
         self.scalar(name.to_owned(), step, value);
     }
+}
 
-    fn finish(&self) {
+impl Drop for EventLog {
+    fn drop(&mut self) {
         if let Err(error) = self.flush() {
             Console::new(true).warn(&format!("{error:#}"));
         }
