@@ -14,6 +14,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use ureq::{Agent, config::ConfigBuilder, http::Uri, typestate::AgentScope};
 
 /// A file and the content that it must have.
 #[derive(Clone, Copy, Debug)]
@@ -129,23 +130,30 @@ fn lock(folder: &Path, limit: Duration, waiting: impl FnOnce()) -> Result<File> 
     Ok(file)
 }
 
+/// Settings of an HTTP client for `address`. A proxy is not used for this machine.
+///
+/// `connect` limits name resolution and the connection.
+pub(crate) fn http_client(address: &str, connect: Duration) -> ConfigBuilder<AgentScope> {
+    let config =
+        Agent::config_builder().timeout_resolve(Some(connect)).timeout_connect(Some(connect));
+    let host = address.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
+    match host {
+        Some(host) if host == "localhost" || host == "[::1]" || host.starts_with("127.") => config.proxy(None),
+        Some(_) | None => config,
+    }
+}
+
 /// An address and its HTTP client.
 struct Mirror<'a> {
     address: &'a str,
-    agent: ureq::Agent,
+    agent: Agent,
 }
 
 impl<'a> Mirror<'a> {
     fn new(address: &'a str, limits: TimeLimits) -> Self {
-        let mut config = ureq::Agent::config_builder()
-            .timeout_resolve(Some(limits.connect))
-            .timeout_connect(Some(limits.connect))
+        let config = http_client(address, limits.connect)
             .timeout_per_read(Some(limits.silence))
             .timeout_recv_response(Some(limits.silence));
-        // A proxy is not used for this machine.
-        if ["http://127.0.0.1", "http://localhost"].iter().any(|local| address.starts_with(local)) {
-            config = config.proxy(None);
-        }
         Mirror { address, agent: config.build().into() }
     }
 

@@ -1,5 +1,6 @@
 //! Address, credentials and requests of an MLflow tracking server.
 
+use crate::data::download::http_client;
 use anyhow::{Result, bail};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -10,6 +11,8 @@ use ureq::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for a request during training. A server that is started may take long for its first answer.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit for the size of an answer. That of `runs/get` contains all parameters.
 const MAX_ANSWER: u64 = 16 << 20;
 /// Limit for the length of a server's error message.
@@ -35,7 +38,7 @@ impl Failure {
     }
 }
 
-/// MLflow tracking server with the credentials of the environment.
+/// MLflow tracking server with the credentials of the environment, and a time limit for each request.
 ///
 /// `MLFLOW_TRACKING_USERNAME` with `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, as in MLflow's own client.
 #[derive(Clone)]
@@ -44,6 +47,7 @@ pub struct Server {
     authorization: Option<String>,
     secrets: Vec<String>,
     agent: Agent,
+    timeout: Duration,
 }
 
 impl Server {
@@ -66,20 +70,13 @@ impl Server {
             (None, Some(token)) => (Some(format!("Bearer {token}")), vec![token]),
             (None, None) => (None, vec![]),
         };
-        let mut config = Agent::config_builder()
+        let config = http_client(uri, CONNECT_TIMEOUT)
             .http_status_as_error(false)
             // A redirected POST request would become a GET request.
             .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_resolve(Some(CONNECT_TIMEOUT))
-            .timeout_connect(Some(CONNECT_TIMEOUT));
-        let host = uri.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
-        // A proxy is not used for this machine.
-        if host.is_some_and(|host| host == "localhost" || host == "[::1]" || host.starts_with("127.")) {
-            config = config.proxy(None);
-        }
-        let uri = uri.trim_end_matches('/').to_owned();
-        Ok(Self { uri, authorization, secrets, agent: config.build().into() })
+            .max_redirects_will_error(false);
+        let (uri, agent) = (uri.trim_end_matches('/').to_owned(), config.build().into());
+        Ok(Self { uri, authorization, secrets, agent, timeout: REQUEST_TIMEOUT })
     }
 
     /// Checks that `uri` is an HTTP address without credentials, and that the program has the feature `mlflow`.
@@ -112,36 +109,27 @@ impl Server {
     }
 
     /// The server with a time limit for each request.
-    pub(super) fn within(&self, timeout: Duration) -> Api<'_> {
-        Api { server: self, timeout }
+    pub(super) fn within(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
     }
 
     /// Removes credentials from a text that a server has sent.
     fn mask(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
-}
 
-/// The endpoints of a server, with a time limit for each request.
-#[derive(Clone, Copy)]
-pub(super) struct Api<'a> {
-    pub server: &'a Server,
-    timeout: Duration,
-}
-
-impl Api<'_> {
     /// Calls an endpoint of the tracking API with a JSON body.
-    pub fn post(self, endpoint: &str, body: &Value) -> Result<Value, Failure> {
+    pub(super) fn post(&self, endpoint: &str, body: &Value) -> Result<Value, Failure> {
         self.call(Method::POST, &format!("mlflow/{endpoint}"), body.to_string())
     }
 
     /// Calls an endpoint of the tracking API with a query of one field.
-    pub fn get(self, endpoint: &str, name: &str, value: &str) -> Result<Value, Failure> {
+    pub(super) fn get(&self, endpoint: &str, name: &str, value: &str) -> Result<Value, Failure> {
         self.call(Method::GET, &format!("mlflow/{endpoint}?{name}={}", encoded(value)), ())
     }
 
     /// Uploads a file to a path of the server's artifact store.
-    pub fn upload(self, path: &str, file: &Path) -> Result<(), Failure> {
+    pub(super) fn upload(&self, path: &str, file: &Path) -> Result<(), Failure> {
         let unreadable = |error| Failure::Temporary(format!("cannot read {}: {error}", file.display()));
         let content = File::open(file).map_err(unreadable)?;
         let path: Vec<String> = path.split('/').map(encoded).collect();
@@ -149,18 +137,17 @@ impl Api<'_> {
         self.call(Method::PUT, &path, content).map(drop)
     }
 
-    fn call(self, method: Method, path: &str, body: impl AsSendBody) -> Result<Value, Failure> {
-        let Server { uri, authorization, agent, .. } = self.server;
+    fn call(&self, method: Method, path: &str, body: impl AsSendBody) -> Result<Value, Failure> {
         let content = if method == Method::PUT { "application/octet-stream" } else { "application/json" };
-        let mut request = Request::builder().method(method).uri(format!("{uri}/api/2.0/{path}"));
+        let mut request = Request::builder().method(method).uri(format!("{}/api/2.0/{path}", self.uri));
         request = request.header("Content-Type", content);
-        if let Some(authorization) = authorization {
+        if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        let temporary = |error: ureq::Error| Failure::Temporary(self.server.mask(&error.to_string()));
+        let temporary = |error: ureq::Error| Failure::Temporary(self.mask(&error.to_string()));
         let request = request.body(body).map_err(|error| temporary(error.into()))?;
-        let request = agent.configure_request(request).timeout_global(Some(self.timeout)).build();
-        let answer = agent.run(request).map_err(temporary)?;
+        let request = self.agent.configure_request(request).timeout_global(Some(self.timeout)).build();
+        let answer = self.agent.run(request).map_err(temporary)?;
         let status = answer.status();
         let text = answer.into_body().into_with_config().limit(MAX_ANSWER).read_to_string();
         let text = text.map_err(temporary)?;
@@ -172,7 +159,7 @@ impl Api<'_> {
         }
         let parsed = parsed.unwrap_or_default();
         let field = |name: &str| parsed.get(name).and_then(Value::as_str).unwrap_or_default();
-        let message = self.server.mask(field("message").lines().next().unwrap_or_default());
+        let message = self.mask(field("message").lines().next().unwrap_or_default());
         let message: String = message.chars().take(MAX_REASON).collect();
         let reason = format!("{status} {message}").trim().to_owned();
         match status.is_server_error() || [408, 429].contains(&status.as_u16()) {

@@ -3,7 +3,7 @@
 use super::{
     super::tracker::Status,
     End, Point, RunInfo, Shared,
-    client::{Api, Failure, Server},
+    client::{Failure, REQUEST_TIMEOUT, Server},
     now,
 };
 use crate::process::{atomic_file, console::Console, lock};
@@ -24,8 +24,6 @@ const BATCH: usize = 1000;
 const PARAMS: usize = 50;
 /// Time in which points are collected for a request.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Limit for a request during training. A server that is started may take long for its first answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
@@ -49,12 +47,12 @@ impl Sender {
     /// Sends points until the end of the run, then its status. Returns the run if it exists on the server.
     fn send(&mut self, info: &RunInfo) -> Option<RemoteRun> {
         let began = now();
-        let run = self.retry(|api| RemoteRun::open(api, info, began))?;
+        let run = self.retry(|server| RemoteRun::open(server, info, began))?;
         lock(&self.shared).page = Some(run.page());
         for params in run.params.chunks(PARAMS) {
             let body = json!({"run_id": run.stored.run_id, "params": params});
             // Refused once, refused again.
-            if self.retry(|api| api.post("runs/log-batch", &body)).is_none() {
+            if self.retry(|server| server.post("runs/log-batch", &body)).is_none() {
                 break;
             }
         }
@@ -65,7 +63,7 @@ impl Sender {
             if points.is_empty() && is_over {
                 break;
             }
-            if self.retry(|api| run.log(api, &points)).is_some() {
+            if self.retry(|server| run.log(server, &points)).is_some() {
                 lock(&self.shared).points += points.len();
             }
             self.timeout()?;
@@ -75,7 +73,7 @@ impl Sender {
         }
         let status = self.end().map_or(Status::Failed, |end| end.status);
         let body = json!({"run_id": run.stored.run_id, "status": status.name(), "end_time": now()});
-        let status = self.retry(|api| api.post("runs/update", &body));
+        let status = self.retry(|server| server.post("runs/update", &body));
         lock(&self.shared).status = status.is_some();
         Some(run)
     }
@@ -88,7 +86,7 @@ impl Sender {
             let left = until.saturating_duration_since(Instant::now());
             let uploaded = match left.is_zero() {
                 true => Err(Failure::Temporary("timeout: uploads".into())),
-                false => run.upload(self.server.within(left), &file),
+                false => run.upload(&self.server.within(left), &file),
             };
             match uploaded {
                 Ok(()) => lock(&self.shared).files.push(file),
@@ -98,10 +96,10 @@ impl Sender {
     }
 
     /// Repeats a request until it succeeds. Returns `None` if the server refuses it, or after the deadline.
-    fn retry<T>(&mut self, request: impl Fn(Api<'_>) -> Result<T, Failure>) -> Option<T> {
+    fn retry<T>(&mut self, request: impl Fn(&Server) -> Result<T, Failure>) -> Option<T> {
         let mut pause = FIRST_RETRY;
         loop {
-            match request(self.server.within(self.timeout()?)) {
+            match request(&self.server.within(self.timeout()?)) {
                 Ok(answer) => return Some(answer),
                 Err(failure) => self.warn(&failure).then_some(())?,
             }
@@ -179,19 +177,19 @@ fn entries<'a>(entries: impl IntoIterator<Item = (&'a String, &'a String)>) -> V
 
 impl RemoteRun {
     /// Continues the run that the run folder names, or creates a run.
-    fn open(api: Api<'_>, info: &RunInfo, time: u64) -> Result<Self, Failure> {
+    fn open(server: &Server, info: &RunInfo, time: u64) -> Result<Self, Failure> {
         let path = info.folder.as_ref().map(|folder| folder.join(super::RUN_FILE));
         let stored = path.as_ref().and_then(|path| fs::read(path).ok());
         let stored: Option<Stored> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        if let Some(stored) = stored.filter(|stored| stored.tracking_uri == api.server.uri()) {
-            match Self::continued(api, info, stored) {
+        if let Some(stored) = stored.filter(|stored| stored.tracking_uri == server.uri()) {
+            match Self::continued(server, info, stored) {
                 Ok(Some(run)) => return Ok(run),
                 Ok(None) => {}
                 Err(failure) if failure.has_code("RESOURCE_DOES_NOT_EXIST") => {}
                 Err(failure) => return Err(failure),
             }
         }
-        let run = Self::created(api, info, time)?;
+        let run = Self::created(server, info, time)?;
         if let Some(path) = path {
             let bytes = serde_json::to_vec_pretty(&run.stored).unwrap_or_default();
             // Without the file, a resumed run is a new one in MLflow.
@@ -201,8 +199,8 @@ impl RemoteRun {
     }
 
     /// Sets a stored run to running. Returns `None` if it was deleted.
-    fn continued(api: Api<'_>, info: &RunInfo, stored: Stored) -> Result<Option<Self>, Failure> {
-        let answer = api.get("runs/get", "run_id", &stored.run_id)?;
+    fn continued(server: &Server, info: &RunInfo, stored: Stored) -> Result<Option<Self>, Failure> {
+        let answer = server.get("runs/get", "run_id", &stored.run_id)?;
         if answer.pointer("/run/info/lifecycle_stage").is_some_and(|stage| stage != "active") {
             return Ok(None);
         }
@@ -219,20 +217,20 @@ impl RemoteRun {
         // MLflow does not change parameters.
         let known: Vec<String> = list("params").filter_map(key).collect();
         let params = entries(info.params.iter().filter(|(name, _)| !known.contains(name)));
-        api.post("runs/update", &json!({"run_id": stored.run_id, "status": "RUNNING"}))?;
+        server.post("runs/update", &json!({"run_id": stored.run_id, "status": "RUNNING"}))?;
         let artifact_uri = text(&answer, "/run/info/artifact_uri")?;
         Ok(Some(Self { stored, artifact_uri, params, last }))
     }
 
-    fn created(api: Api<'_>, info: &RunInfo, time: u64) -> Result<Self, Failure> {
-        let experiment_id = experiment(api, &info.experiment)?;
+    fn created(server: &Server, info: &RunInfo, time: u64) -> Result<Self, Failure> {
+        let experiment_id = experiment(server, &info.experiment)?;
         let run = json!({
             "experiment_id": experiment_id, "run_name": info.name, "start_time": time, "tags": entries(&info.tags),
         });
-        let answer = api.post("runs/create", &run)?;
+        let answer = server.post("runs/create", &run)?;
         let run_id = text(&answer, "/run/info/run_id")?;
         Ok(Self {
-            stored: Stored { tracking_uri: api.server.uri().into(), experiment_id, run_id },
+            stored: Stored { tracking_uri: server.uri().into(), experiment_id, run_id },
             artifact_uri: text(&answer, "/run/info/artifact_uri")?,
             params: entries(&info.params),
             last: HashMap::new(),
@@ -240,18 +238,18 @@ impl RemoteRun {
     }
 
     /// Logs points, without those that the server already has.
-    fn log(&self, api: Api<'_>, points: &[Point]) -> Result<(), Failure> {
+    fn log(&self, server: &Server, points: &[Point]) -> Result<(), Failure> {
         let is_new = |point: &&Point| self.last.get(&point.key).is_none_or(|last| point.step > *last);
         let metrics: Vec<Value> = points.iter().filter(is_new).map(metric).collect();
         if metrics.is_empty() {
             return Ok(());
         }
         let body = json!({"run_id": self.stored.run_id, "metrics": metrics});
-        api.post("runs/log-batch", &body).map(drop)
+        server.post("runs/log-batch", &body).map(drop)
     }
 
     /// Uploads a file as an artifact of the same name.
-    fn upload(&self, api: Api<'_>, file: &Path) -> Result<(), Failure> {
+    fn upload(&self, server: &Server, file: &Path) -> Result<(), Failure> {
         let Some(folder) = self.artifact_uri.strip_prefix("mlflow-artifacts:/") else {
             let scheme = self.artifact_uri.split(':').next().unwrap_or_default();
             return Err(Failure::refused(format!(
@@ -259,7 +257,7 @@ impl RemoteRun {
             )));
         };
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        api.upload(&format!("{}/{name}", folder.trim_matches('/')), file)
+        server.upload(&format!("{}/{name}", folder.trim_matches('/')), file)
     }
 
     /// Address of the run's page.
@@ -270,16 +268,16 @@ impl RemoteRun {
 }
 
 /// Finds or creates an experiment.
-fn experiment(api: Api<'_>, name: &str) -> Result<String, Failure> {
+fn experiment(server: &Server, name: &str) -> Result<String, Failure> {
     let find = || {
-        let answer = api.get("experiments/get-by-name", "experiment_name", name)?;
+        let answer = server.get("experiments/get-by-name", "experiment_name", name)?;
         text(&answer, "/experiment/experiment_id")
     };
     match find() {
         Err(failure) if failure.has_code("RESOURCE_DOES_NOT_EXIST") => {}
         found => return found,
     }
-    match api.post("experiments/create", &json!({"name": name})) {
+    match server.post("experiments/create", &json!({"name": name})) {
         // Another run has created it.
         Err(failure) if failure.has_code("RESOURCE_ALREADY_EXISTS") => find(),
         answer => text(&answer?, "/experiment_id"),
