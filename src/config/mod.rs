@@ -249,14 +249,10 @@ impl Config {
 
     /// Returns the learning-rate schedule for epochs of `batches` batches per rank.
     pub fn schedule(&self, batches: usize) -> ScheduledLr {
-        let (curve, epoch) = (self.args.rate.lr_schedule, self.epoch_steps(batches));
-        let warmup = self.warmup((self.args.rate.warmup_epochs * epoch as f64).round() as usize);
-        let whole = self.args.epochs.steps(epoch);
-        match self.args.max_steps {
-            Some(max) if max < whole && curve != LrSchedule::Constant => {
-                ScheduledLr::new(curve, warmup, max, None)
-            }
-            Some(_) | None => ScheduledLr::new(curve, warmup, whole, Some(epoch)),
-        }
+        let LrPlan { epoch_steps, total_steps, .. } = self.lr_plan(batches);
+        let curve = self.args.rate.lr_schedule;
+        let warmup = self.warmup((self.args.rate.warmup_epochs * epoch_steps as f64).round() as usize);
+        let is_cut = curve != LrSchedule::Constant && total_steps < self.args.epochs.steps(epoch_steps);
+        ScheduledLr::new(curve, warmup, total_steps, (!is_cut).then_some(epoch_steps))
     }
 }

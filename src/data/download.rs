@@ -134,11 +134,12 @@ fn lock(folder: &Path, limit: Duration, waiting: impl FnOnce()) -> Result<File> 
 ///
 /// `connect` limits name resolution and the connection.
 pub(crate) fn http_client(address: &str, connect: Duration) -> ConfigBuilder<AgentScope> {
-    let config =
-        Agent::config_builder().timeout_resolve(Some(connect)).timeout_connect(Some(connect));
+    let config = Agent::config_builder().timeout_resolve(Some(connect)).timeout_connect(Some(connect));
     let host = address.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
     match host {
-        Some(host) if host == "localhost" || host == "[::1]" || host.starts_with("127.") => config.proxy(None),
+        Some(host) if host == "localhost" || host == "[::1]" || host.starts_with("127.") => {
+            config.proxy(None)
+        }
         Some(_) | None => config,
     }
 }

@@ -16,4 +16,4 @@ pub use image_folder::{Image, ImageFolder, ImageFormat, ImageSplits};
 pub use kernels::pictures::{Filter, resample};
 pub use picture::{Picture, luma};
 pub use survey::{Channels, OnCorrupt, class_weights, survey};
-pub use text_windows::{Tokens, WindowBatcher, WindowStarts, Windows, shift};
+pub use text_windows::{Tokens, WindowBatcher, Windows, shift, window_starts};

@@ -1,9 +1,6 @@
 //! Windows of a token sequence as a data set, and batches of them for language models.
 
-use burn::data::{
-    dataloader::batcher::Batcher,
-    dataset::{Dataset, DatasetError},
-};
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use collective::sampler::mix;
 use std::sync::Arc;
@@ -14,36 +11,13 @@ pub type Tokens = Arc<[i32]>;
 /// Tokens `[batch, block size]` and the tokens that follow each of them.
 pub type Windows = (Tensor<2, Int>, Tensor<2, Int>);
 
-/// Starting positions of windows that do not overlap.
-#[derive(Clone, Copy, Debug)]
-pub struct WindowStarts {
-    count: usize,
-    block_size: usize,
-}
-
-impl WindowStarts {
-    /// All windows in a text of `length` tokens. A `block_size` of 0 is treated as 1.
-    pub fn new(length: usize, block_size: usize) -> Self {
-        let block_size = block_size.max(1);
-        // The last token of the text has no successor.
-        Self { count: length.saturating_sub(1) / block_size, block_size }
-    }
-
-    /// Windows that may be moved by [`shift`].
-    pub fn with_shift(length: usize, block_size: usize) -> Self {
-        let block_size = block_size.max(1);
-        Self { count: length.saturating_sub(block_size) / block_size, block_size }
-    }
-}
-
-impl Dataset<usize> for WindowStarts {
-    fn get(&self, index: usize) -> Result<usize, DatasetError> {
-        Ok(index * self.block_size)
-    }
-
-    fn len(&self) -> usize {
-        self.count
-    }
+/// Starting positions of the windows of a text of `length` tokens, which do not overlap and may be moved by up to
+/// `most_shift` tokens. A `block_size` of 0 is treated as 1.
+pub fn window_starts(length: usize, block_size: usize, most_shift: usize) -> InMemDataset<usize> {
+    let block_size = block_size.max(1);
+    // The last token of the text has no successor.
+    let windows = length.saturating_sub(most_shift + 1) / block_size;
+    InMemDataset::new((0..windows).map(|window| window * block_size).collect())
 }
 
 /// Shift of all windows in `epoch`, below `block_size`, so that epochs divide the text in different places.
@@ -73,17 +47,19 @@ impl Batcher<usize, Windows> for WindowBatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::data::dataset::Dataset;
 
     #[test]
     fn every_window_is_within_the_text() {
         for length in 2..40 {
             for block_size in 1..length {
-                let windows = WindowStarts::new(length, block_size);
-                let last = windows.len().checked_sub(1).and_then(|last| windows.get(last).ok());
-                assert!(last.is_some_and(|start| start + block_size < length));
-                let shifted = WindowStarts::with_shift(length, block_size);
-                let last = shifted.len().checked_sub(1).and_then(|last| shifted.get(last).ok());
-                assert!(last.is_none_or(|start| start + (block_size - 1) + block_size < length));
+                let last = |most_shift| {
+                    let windows = window_starts(length, block_size, most_shift);
+                    windows.len().checked_sub(1).and_then(|last| windows.get(last).ok())
+                };
+                assert!(last(0).is_some_and(|start| start + block_size < length));
+                let shifted = last(block_size - 1);
+                assert!(shifted.is_none_or(|start| start + (block_size - 1) + block_size < length));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Data loaders of a trainer: this rank's shard of a data set, in batches.
 
 use super::Trainer;
-use crate::data::{Tokens, WindowBatcher, WindowStarts, Windows, shift};
+use crate::data::{Tokens, WindowBatcher, Windows, shift, window_starts};
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, transform::SelectionDataset},
@@ -109,7 +109,7 @@ impl<M: StepModel> Trainer<'_, M> {
     /// Windows do not overlap. Unless `--no-shuffle` is given, their order and the position of the first window
     /// depend on `--seed` and the epoch.
     pub fn train_windows(&self, tokens: &Tokens, block_size: usize) -> ShardedLoader<usize, Windows> {
-        let windows = WindowStarts::with_shift(tokens.len(), block_size);
+        let windows = window_starts(tokens.len(), block_size, block_size.saturating_sub(1));
         let batcher = WindowBatcher { tokens: tokens.clone(), block_size };
         let loader = self.sharded(windows, batcher, self.shuffle_seed());
         let loader = match self.shuffle_seed() {
@@ -122,7 +122,7 @@ impl<M: StepModel> Trainer<'_, M> {
     /// Loader of all windows of a text in their order, for evaluation.
     pub fn windows(&self, tokens: &Tokens, block_size: usize) -> ShardedLoader<usize, Windows> {
         let batcher = WindowBatcher { tokens: tokens.clone(), block_size };
-        self.sharded(WindowStarts::new(tokens.len(), block_size), batcher, None).build(self.context.world())
+        self.sharded(window_starts(tokens.len(), block_size, 0), batcher, None).build(self.context.world())
     }
 }
 
