@@ -4,7 +4,6 @@ mod augment;
 pub mod download;
 mod exif;
 mod grey_images;
-mod idx;
 mod image_folder;
 mod picture;
 mod survey;

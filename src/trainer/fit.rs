@@ -3,11 +3,9 @@
 #[cfg(feature = "cuda")]
 use super::kernel_progress::KernelProgress;
 use super::{
-    Loaders, Trainer,
-    fast_dev_run::ScratchFolder,
-    find_lr,
+    Loaders, Trainer, find_lr,
     interruption::Interruption,
-    prepare::{Resumed, check_groups, devices, prepared},
+    prepare::{Resumed, ScratchFolder, check_groups, devices, prepared},
     progress::{Progress, print_header},
     strategy::{self, train_step},
     trained::{History, Trained},

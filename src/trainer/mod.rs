@@ -1,7 +1,6 @@
 //! `Trainer`: a complete training program for any Burn model, configured by flags.
 
 mod console_renderer;
-mod fast_dev_run;
 mod find_lr;
 mod fit;
 mod interruption;

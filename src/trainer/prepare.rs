@@ -1,4 +1,4 @@
-//! Preparation of a run: model, devices and starting point.
+//! Preparation of a run: model, devices, starting point, and the folder of a short run.
 
 use crate::{
     config::{Config, TrainerArgs},
@@ -13,13 +13,14 @@ use anyhow::{Context as _, Result, bail};
 use burn::module::{Module, ParamGroup};
 use burn::train::LearnerModel;
 use collective::{
-    ProcessGroup,
+    ProcessGroup, Secret,
     dp::DataParallelConfig,
     loader::DistributedLoader,
     module_state::float_params,
     strategy::{Position, Report, Snapshot},
     sync_batch_norm::convert_sync_batch_norm,
 };
+use std::{env, fs, path::PathBuf};
 
 /// Number of tensors that an error lists.
 const LISTED: usize = 10;
@@ -151,4 +152,30 @@ pub(super) fn check_groups<M: Module>(model: &M, groups: &[(ParamGroup, f64)]) -
         }
     }
     Ok(())
+}
+
+/// Run folder of `--fast-dev-run`, which is removed when this is dropped.
+pub(super) struct ScratchFolder(PathBuf);
+
+impl ScratchFolder {
+    /// Returns the folder and the flags of a run of `batches` batches, if `args` request it.
+    ///
+    /// At its end, the run loads the checkpoint that it has written.
+    pub fn for_run(args: &TrainerArgs) -> Option<(Self, TrainerArgs)> {
+        let batches = args.fast_dev_run?;
+        // An unpredictable name: another user could have created a predictable one before.
+        let folder = env::temp_dir().join(format!("burn-ddp-fast-dev-run-{}", Secret::random().expose()));
+        let mut args = args.clone();
+        args.max_steps = Some(args.max_steps.map_or(batches, |most| most.min(batches)));
+        args.run_dir = Some(folder.clone());
+        args.checkpoints.load_best = true;
+        (args.export, args.mlflow) = (None, None);
+        Some((Self(folder), args))
+    }
+}
+
+impl Drop for ScratchFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

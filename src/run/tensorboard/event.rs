@@ -8,14 +8,6 @@ use super::histogram::Histogram;
 /// Payload of an event: number and content of the field `what` of event.proto.
 pub struct What(u64, Vec<u8>);
 
-/// A greyscale image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
-    pub width: u32,
-    pub height: u32,
-    pub png: Vec<u8>,
-}
-
 impl What {
     /// File format version, the first event of every file.
     pub fn version() -> Self {
@@ -31,10 +23,11 @@ impl What {
         Self::summary(tag, |entry| entry.float(2, value))
     }
 
-    pub fn image(tag: &str, picture: &Picture) -> Self {
-        let size = Message::default().varint(1, picture.height.into()).varint(2, picture.width.into());
+    /// A greyscale image in PNG format.
+    pub fn image(tag: &str, [width, height]: [usize; 2], png: &[u8]) -> Self {
+        let size = Message::default().varint(1, height as u64).varint(2, width as u64);
         // Colour space: greyscale.
-        let image = size.varint(3, 1).bytes(4, &picture.png);
+        let image = size.varint(3, 1).bytes(4, png);
         Self::summary(tag, |entry| entry.bytes(4, &image.0))
     }
 
@@ -132,9 +125,8 @@ mod tests {
             hex(300, What::scalar("train/loss", 0.25)),
             "09000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373150000803e"
         );
-        let picture = Picture { width: 300, height: 2, png: b"abc".to_vec() };
         assert_eq!(
-            hex(1, What::image("i", &picture)),
+            hex(1, What::image("i", [300, 2], b"abc")),
             "09000000000000f83f10012a130a110a0169220c080210ac0218012203616263"
         );
         let values = Histogram {

@@ -5,7 +5,6 @@
 mod event;
 mod histogram;
 
-pub use event::Picture;
 pub use histogram::{GradientHistograms, Histogram};
 
 use super::{
@@ -84,9 +83,9 @@ impl EventLog {
         let _ = self.path.parent().map(fs::remove_dir);
     }
 
-    /// Writes an image at `step`.
-    pub fn image(&self, tag: &'static str, step: usize, picture: Picture) {
-        self.add(step, &What::image(tag, &picture));
+    /// Writes a greyscale image in PNG format at `step`. `size` is its width and height.
+    pub fn image(&self, tag: &str, step: usize, size: [usize; 2], png: &[u8]) {
+        self.add(step, &What::image(tag, size, png));
         lock(&self.state).flush();
     }
 
