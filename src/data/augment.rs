@@ -76,14 +76,6 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_moved_and_reflected() {
-        assert_eq!(picture().window([1, 0], [3, 2], false).pixels, [2, 3, 0, 5, 6, 0]);
-        assert_eq!(picture().window([0, -1], [3, 2], false).pixels, [0, 0, 0, 1, 2, 3]);
-        assert_eq!(picture().window([0, 0], [3, 2], true).pixels, [3, 2, 1, 6, 5, 4]);
-        assert_eq!(picture().window([-9, 0], [3, 2], true).pixels, [0; 6]);
-    }
-
-    #[test]
     fn changes_depend_on_seed_epoch_and_index() {
         let augment: ImageAugment = "crop:2,flip".parse().expect("valid");
         let changed = |seed, epoch, index| {

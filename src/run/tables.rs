@@ -172,7 +172,7 @@ pub(super) fn add_epoch(path: &Path, set: EvaluatedSet, report: &EpochReport) ->
             header.push_field(column);
         }
     }
-    let cell = |column| row.iter().find(|cell| cell.0 == column).map_or("", |cell| cell.1.as_str());
+    let cell = |column: &str| row.iter().find(|cell| cell.0 == column).map_or("", |cell| cell.1.as_str());
     let mut rows = table.records().collect::<csv::Result<Vec<_>>>()?;
     rows.push(header.iter().map(cell).collect());
     // Rows of earlier epochs may have fewer columns.
