@@ -37,13 +37,13 @@ pub fn recorded<T: DeserializeOwned>(path: &Path) -> Result<T> {
 }
 
 /// The folder of one run, locked against other trainings. Only rank 0 has one.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
     /// Whether this run created the folder.
     created: bool,
     /// Holds the lock.
-    _lock: Option<Arc<File>>,
+    _lock: Option<File>,
 }
 
 /// Files of a run to which callbacks may add, available on rank 0.
@@ -113,7 +113,7 @@ impl RunFolder {
     }
 
     fn locked(path: PathBuf, created: bool) -> Result<Self> {
-        Ok(Self { _lock: lock(&path)?.map(Arc::new), path, created })
+        Ok(Self { _lock: lock(&path)?, path, created })
     }
 
     /// Creates a new folder in `parent`.

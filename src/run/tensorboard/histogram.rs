@@ -9,7 +9,10 @@ use burn::module::{ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::train::LearnerModel;
-use collective::strategy::{Callback, Distributed, Join};
+use collective::{
+    ProcessGroup,
+    strategy::{Callback, Join},
+};
 use std::sync::Arc;
 
 /// Upper limit of the first bucket above 0.
@@ -96,13 +99,11 @@ impl<M: LearnerModel> Callback<M> for GradientHistograms {
     }
 }
 
-/// The state is empty, because all ranks have the same values.
-impl Distributed for GradientHistograms {
-    type State = ();
-
-    fn state(&mut self) {}
-
-    fn join(&mut self, _: Vec<()>) {}
+/// All ranks have the same values.
+impl Join for GradientHistograms {
+    fn join_over(&mut self, _: &ProcessGroup) -> collective::Result<()> {
+        Ok(())
+    }
 }
 
 struct Write<'a> {
