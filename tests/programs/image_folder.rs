@@ -212,6 +212,8 @@ fn uneven_classes_are_drawn_equally_often() {
         assert_eq!(samples, 31);
         run.losses()
     };
+    let ordered = train(folder.path(), "ordered", &format!("{flags} --balance-classes --no-shuffle")).1;
+    ordered.failed_with(&["--balance-classes", "--no-shuffle"]);
     let (even, uneven) = (losses("even", "--balance-classes"), losses("uneven", ""));
     // An epoch has as many samples, drawn in another order.
     assert_eq!(even.len(), uneven.len());

@@ -107,7 +107,7 @@ pub fn recorded_network(path: &Path) -> Result<(GptConfig, Vocabulary)> {
 
 impl Sampling {
     /// Draws a character from its logits with the bits `random`.
-    fn draw(&self, logits: &[f32], random: u64) -> i32 {
+    pub fn draw(&self, logits: &[f32], random: u64) -> i32 {
         let mut likeliest: Vec<usize> = (0..logits.len()).collect();
         likeliest.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
         likeliest.truncate(self.top_k.unwrap_or(logits.len()));
@@ -127,32 +127,5 @@ impl Sampling {
         }
         // Rounding, or a temperature so low that the scaled logits overflow.
         first
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOGITS: [f32; 4] = [1.0, 3.0, 2.0, -1.0];
-
-    fn counts(sampling: Sampling) -> [usize; 4] {
-        let mut counts = [0; 4];
-        (0..20_000).for_each(|step| counts[sampling.draw(&LOGITS, mix(5, step)) as usize] += 1);
-        counts
-    }
-
-    #[test]
-    fn frequencies_are_the_probabilities() {
-        let sampling = Sampling { length: 0, temperature: 1.0, top_k: None };
-        for (count, probability) in counts(sampling).into_iter().zip(softmax(&LOGITS)) {
-            assert!((count as f64 / 20_000.0 - probability).abs() < 0.01, "{count} {probability}");
-        }
-        let two = counts(Sampling { top_k: Some(2), ..sampling });
-        assert!(two[0] == 0 && two[3] == 0 && two[2] > 0, "{two:?}");
-        let cold = counts(Sampling { temperature: 0.0, ..sampling });
-        assert_eq!(cold, [0, 20_000, 0, 0]);
-        let nearly_cold = counts(Sampling { temperature: 1e-300, ..sampling });
-        assert_eq!(nearly_cold, [0, 20_000, 0, 0]);
     }
 }

@@ -50,8 +50,8 @@ pub struct GptConfig {
 /// Decoder-only transformer with pre-norm blocks (Radford et al. 2019).
 #[derive(Module, Debug)]
 pub struct Gpt {
-    wte: Embedding,
-    wpe: Embedding,
+    pub wte: Embedding,
+    pub wpe: Embedding,
     drop: Dropout,
     h: Vec<Block>,
     ln_f: LayerNorm,
@@ -228,6 +228,3 @@ impl ParallelStep for Gpt {
         (loss.clone(), MeanLoss::new(loss, batch))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -118,36 +118,3 @@ fn read(path: &Path) -> Result<String> {
         anyhow!("not UTF-8 at byte {at}; convert the file, for example with `iconv -t UTF-8`")
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn characters_are_numbered_in_ascending_order() {
-        let vocabulary = Vocabulary::from_text("hällo");
-        assert_eq!((vocabulary.characters(), vocabulary.len()), ("hloä".into(), 4));
-        assert_eq!(vocabulary.encode("oh"), Ok(vec![2, 0]));
-        assert_eq!(vocabulary.encode("oh!"), Err('!'));
-        assert_eq!(vocabulary.decode(&[0, 3, 1, 1, 2]), "hällo");
-    }
-
-    #[test]
-    fn the_parts_are_contiguous() {
-        let text: String = ('a'..='z').cycle().take(1000).collect();
-        let parts = Text::divide("name".into(), &text, [0.2, 0.1], 8).expect("long enough");
-        assert_eq!([&parts.train, &parts.valid, &parts.test].map(|part| part.len()), [720, 180, 100]);
-        let joined = [&parts.train[..], &parts.valid, &parts.test].concat();
-        assert_eq!(parts.vocabulary.decode(&joined), text);
-        assert!(Text::divide("name".into(), &text, [0.0, 0.1], 8).is_ok_and(|parts| parts.valid.is_empty()));
-        for block_size in [100, 500] {
-            assert!(Text::divide("name".into(), &text, [0.2, 0.1], block_size).is_err());
-        }
-    }
-
-    #[test]
-    fn the_book_is_a_text() {
-        let book = Text::load(None, [0.1, 0.1], 64).expect("long enough");
-        assert!(book.train.len() > 100_000 && book.vocabulary.encode("all-reduce").is_ok());
-    }
-}

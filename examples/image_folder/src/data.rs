@@ -169,25 +169,3 @@ fn split(data: &ImageFolder, fraction: f64, seed: u64) -> (Vec<usize>, Vec<usize
     test.sort_unstable();
     (train, test)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn_ddp::data::Picture;
-
-    #[test]
-    fn channels_are_separated_and_normalised() {
-        let picture = Picture { width: 1, height: 2, channels: 3, pixels: vec![0, 51, 255, 255, 0, 51] };
-        let batcher = ImageBatcher {
-            format: ImageFormat { side: 1, channels: 3 },
-            normalisation: Channels { mean: vec![0.0, 0.2, 0.5], std: vec![1.0, 0.5, 0.25] },
-        };
-        // One side of two pixels: the batcher takes the side from the format.
-        let square = Picture { height: 1, pixels: picture.pixels[..3].to_vec(), ..picture };
-        let images = vec![Image { picture: square, label: 4, index: 0 }];
-        let (pictures, labels) = batcher.batch(images, &Device::flex());
-        assert_eq!(pictures.dims(), [1, 3, 1, 1]);
-        assert_eq!(pictures.into_data().try_to_vec::<f32>().expect("f32"), [0.0, 0.0, 2.0]);
-        assert_eq!(labels.into_data().convert::<i64>().try_to_vec::<i64>().expect("i64"), [4]);
-    }
-}

@@ -2,16 +2,17 @@
 
 use crate::{
     data::{DataArgs, ImageBatch, ImageBatcher, Pictures},
-    fine_tuning::{self, FineTuningArgs},
     model::{ResNet, ResNetConfig},
 };
 use anyhow::{Context as _, Result, bail};
+use burn::module::ParamGroup;
 use burn::tensor::Device;
 use burn::train::metric::LossMetric;
 use burn_ddp::optim::{Sgd, SgdArgs};
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
-    data::{Image, ImageFolder, class_weights},
+    context::values::rate,
+    data::{Channels, Image, ImageFolder, class_weights},
     loader::ShardedLoader,
     metric::GlobalAccuracy,
     run::{Confusion, TopK, recorded, weights},
@@ -37,8 +38,12 @@ pub struct ImageArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub network: ResNetConfig,
-    #[command(flatten)]
-    pub fine_tuning: FineTuningArgs,
+    /// Train the last layer only
+    #[arg(long, conflicts_with = "body_lr", help_heading = "Model")]
+    pub freeze_body: bool,
+    /// Learning rate of all layers but the last one, relative to --lr
+    #[arg(long, value_name = "FACTOR", value_parser = rate, help_heading = "Model")]
+    pub body_lr: Option<f64>,
     #[command(flatten, next_help_heading = None)]
     pub sgd: SgdArgs,
 }
@@ -85,12 +90,12 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     check_classes(args, &classes)?;
     let count = classes.len();
     if !args.network.network.is_small() {
-        pictures.normalisation = fine_tuning::normalisation();
+        // Those of ImageNet's pictures, with which torchvision's networks are trained.
+        let (mean, std) = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
+        pictures.normalisation = Channels { mean, std };
         trainer = trainer.head("fc");
     }
-    let trainer = args
-        .fine_tuning
-        .applied(trainer)
+    let trainer = fine_tuned(trainer, args)
         .dataset(
             &format!("{count} classes"),
             &args.data.data.as_deref().unwrap_or("".as_ref()).display().to_string(),
@@ -112,9 +117,25 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let mut net = trainer.init(|device| args.network(count).init(device));
     net.label_smoothing = label_smoothing;
     let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
-    trainer.fit(args.fine_tuning.frozen(net), sgd, loaders)?;
+    let net = if args.freeze_body { net.with_frozen_body() } else { net };
+    trainer.fit(net, sgd, loaders)?;
     Ok(())
 }
+
+// ANCHOR: fine_tuning
+/// Records the flags of fine-tuning, and sets the learning rates of the groups.
+fn fine_tuned<'a>(trainer: Trainer<'a, ResNet>, args: &ImageArgs) -> Trainer<'a, ResNet> {
+    // Not recorded without a flag, so that such runs resume checkpoints of earlier versions.
+    match args.body_lr {
+        _ if args.freeze_body => trainer.must_match("freeze-body", true),
+        Some(factor) => trainer
+            .must_match("body-lr", factor)
+            .lr_group(ParamGroup::all(), factor)
+            .lr_group(ParamGroup::from_predicate("fc."), 1.0),
+        None => trainer,
+    }
+}
+// ANCHOR_END: fine_tuning
 
 /// Rejects initial weights of as many other classes, whose last layer would be loaded without a warning.
 fn check_classes(args: &ImageArgs, classes: &[String]) -> Result<()> {
@@ -172,30 +193,4 @@ struct Recorded {
 pub fn open(path: &Path) -> Result<ResNet> {
     let Recorded { network, class_names } = recorded(path).with_context(|| path.display().to_string())?;
     weights::open(ResNetConfig { classes: class_names.len(), ..network }.init(&Device::flex()), path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn_ddp::data::ImageFormat;
-    use clap::{CommandFactory, Parser};
-
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        image: ImageArgs,
-    }
-
-    #[test]
-    fn the_defaults_are_valid_and_data_is_required() {
-        Flags::command().debug_assert();
-        let image = |line: &str| Flags::parse_from(line.split(' ')).image;
-        assert!(image("program").check().is_err());
-        let ordered =
-            image("program --data x --balance-classes --no-shuffle").check().expect_err("contradiction");
-        assert!(ordered.to_string().contains("--no-shuffle"), "{ordered}");
-        let args = image("program --data x --colours grey --epochs 2");
-        assert!(args.check().is_err() && args.trainer.check().is_ok());
-        assert_eq!(args.data.format(), ImageFormat { side: 32, channels: 1 });
-    }
 }

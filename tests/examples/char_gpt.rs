@@ -1,13 +1,26 @@
-//! Tests of the network.
+//! The language-model example: network, optimizer, text and generation.
 
-use super::*;
-use burn::tensor::TensorData;
+use burn::module::Module;
+use burn::nn::LinearConfig;
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_ddp::{
     ProcessGroup,
-    dp::Outputs,
+    data::Windows,
+    dp::{Outputs, ParallelStep},
     gradient::{Reducer, ReducerOptions},
     precision::Precision,
+    run::tensor_io::softmax,
+    sampler::mix,
 };
+use char_gpt::{
+    generate::Sampling,
+    model::{Gpt, GptConfig},
+    text::{Text, Vocabulary},
+    train::{AdamArgs, GptArgs},
+};
+use clap::Parser;
+use std::fs;
 
 const SMALL: GptConfig = GptConfig {
     characters: 11,
@@ -110,4 +123,93 @@ fn gradients_of_many_characters_in_16_bits_are_those_of_f32() {
             }
         }
     }
+}
+
+const LOGITS: [f32; 4] = [1.0, 3.0, 2.0, -1.0];
+
+fn counts(sampling: Sampling) -> [usize; 4] {
+    let mut counts = [0; 4];
+    (0..20_000).for_each(|step| counts[sampling.draw(&LOGITS, mix(5, step)) as usize] += 1);
+    counts
+}
+
+#[test]
+fn frequencies_are_the_probabilities() {
+    let sampling = Sampling { length: 0, temperature: 1.0, top_k: None };
+    for (count, probability) in counts(sampling).into_iter().zip(softmax(&LOGITS)) {
+        assert!((count as f64 / 20_000.0 - probability).abs() < 0.01, "{count} {probability}");
+    }
+    let two = counts(Sampling { top_k: Some(2), ..sampling });
+    assert!(two[0] == 0 && two[3] == 0 && two[2] > 0, "{two:?}");
+    let cold = counts(Sampling { temperature: 0.0, ..sampling });
+    assert_eq!(cold, [0, 20_000, 0, 0]);
+    let nearly_cold = counts(Sampling { temperature: 1e-300, ..sampling });
+    assert_eq!(nearly_cold, [0, 20_000, 0, 0]);
+}
+
+#[test]
+fn characters_are_numbered_in_ascending_order() {
+    let vocabulary = Vocabulary::from_text("hällo");
+    assert_eq!((vocabulary.characters(), vocabulary.len()), ("hloä".into(), 4));
+    assert_eq!(vocabulary.encode("oh"), Ok(vec![2, 0]));
+    assert_eq!(vocabulary.encode("oh!"), Err('!'));
+    assert_eq!(vocabulary.decode(&[0, 3, 1, 1, 2]), "hällo");
+}
+
+#[test]
+fn the_parts_are_contiguous() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (path, text) = (folder.path().join("text.txt"), ('a'..='z').cycle().take(1000).collect::<String>());
+    fs::write(&path, &text).expect("written");
+    let load = |splits, block_size| Text::load(Some(&path), splits, block_size);
+    let parts = load([0.2, 0.1], 8).expect("long enough");
+    assert_eq!([&parts.train, &parts.valid, &parts.test].map(|part| part.len()), [720, 180, 100]);
+    let joined = [&parts.train[..], &parts.valid, &parts.test].concat();
+    assert_eq!(parts.vocabulary.decode(&joined), text);
+    assert!(load([0.0, 0.1], 8).is_ok_and(|parts| parts.valid.is_empty()));
+    for block_size in [100, 500] {
+        assert!(load([0.2, 0.1], block_size).is_err());
+    }
+}
+
+#[test]
+fn the_book_is_a_text() {
+    let book = Text::load(None, [0.1, 0.1], 64).expect("long enough");
+    assert!(book.train.len() > 100_000 && book.vocabulary.encode("all-reduce").is_ok());
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    gpt: GptArgs,
+}
+
+#[test]
+fn the_defaults_are_valid_and_can_be_overridden() {
+    let trainer = |flags: &[&str]| {
+        let line = ["program"].iter().chain(flags);
+        Flags::try_parse_from(line).unwrap_or_else(|error| panic!("{flags:?}: {error}")).gpt.trainer
+    };
+    let defaults = trainer(&[]);
+    assert_eq!((defaults.lr, defaults.gradients.clip_grad_norm), (0.001, Some(1.0)));
+    assert!(defaults.check().is_ok());
+    assert_eq!(trainer(&["--lr", "0.5"]).lr, 0.5);
+}
+
+#[test]
+fn only_matrices_are_decayed() {
+    let device = Device::flex().autodiff();
+    let before = LinearConfig::new(3, 2).init(&device);
+    let [weight, bias] =
+        [before.weight.val().flatten::<1>(0, 1), before.bias.as_ref().expect("a bias").val()];
+    // A gradient of zero leaves the decay.
+    let loss = before.forward(Tensor::<2>::zeros([1, 3], &device)).mul_scalar(0.0).sum();
+    let gradients = GradientsParams::from_grads(loss.backward(), &before);
+    let adam = AdamArgs { weight_decay: 0.5, beta1: 0.9, beta2: 0.99 };
+    let after = adam.init().step(0.1, before, gradients);
+    let close = |ours: Tensor<1>, theirs: Tensor<1>| {
+        assert!((ours - theirs).abs().max().into_scalar::<f32>() < 1e-6);
+    };
+    close(after.weight.val().flatten::<1>(0, 1), weight * 0.95);
+    close(after.bias.expect("a bias").val(), bias);
 }
