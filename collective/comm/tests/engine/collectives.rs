@@ -10,61 +10,88 @@ const WORLDS: [usize; 5] = [1, 2, 3, 4, 7];
 pub const OPS: [ReduceOp; 5] =
     [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
-/// Runs every operation once with these lengths on every rank, and compares with the reference.
-pub fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
-    let (rank, size) = (group.rank(), group.world_size());
-    let all: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, count)).collect();
+/// Inputs of one round of collectives, which every rank has, and the reference's results.
+///
+/// They are computed once for all ranks that are threads of one process.
+pub struct Case<T> {
+    op: ReduceOp,
+    root: usize,
+    /// The input of each rank, and their reduction.
+    all: Vec<Vec<T>>,
+    reduced: Vec<T>,
+    /// Inputs with an equal part for each rank, and their reduction.
+    wide: Vec<Vec<T>>,
+    wide_reduced: Vec<T>,
+    /// Inputs of different lengths.
+    uneven: Vec<Vec<T>>,
+}
 
-    let mut buffer = all[rank].clone();
-    group.all_reduce(&mut buffer, op).unwrap();
-    // Bits, not values: all ranks must equal the serial order exactly.
-    assert_eq!(bytes(&buffer), bytes(&serial(op, &all)), "{op:?} of {count} {:?}", T::DTYPE);
-
-    let root = seed as usize % size;
-    let mut buffer = all[rank].clone();
-    group.broadcast(&mut buffer, root).unwrap();
-    assert_eq!(buffer, all[root]);
-
-    assert_eq!(group.all_gather(&all[rank]).unwrap(), all);
-
-    let mut buffer = all[rank].clone();
-    group.reduce(&mut buffer, op, root).unwrap();
-    let expected = if rank == root { serial(op, &all) } else { all[rank].clone() };
-    assert_eq!(bytes(&buffer), bytes(&expected), "reduce {op:?} of {count} {:?} to {root}", T::DTYPE);
-
-    // Equal parts need a multiple of the world size.
-    let wide: Vec<Vec<T>> = (0..size).map(|rank| data(!seed, rank, count * size)).collect();
-    let mut buffer = wide[rank].clone();
-    let part = group.reduce_scatter(&mut buffer, op).unwrap().to_vec();
-    let mine = rank * count..(rank + 1) * count;
-    assert_eq!(bytes(&part), bytes(&serial(op, &wide)[mine.clone()]), "reduce_scatter {op:?}");
-    let mut expected = wide[rank].clone();
-    expected[mine.clone()].copy_from_slice(&part);
-    assert_eq!(bytes(&buffer), bytes(&expected), "the rest of the buffer stays");
-
-    assert_eq!(group.gather(&all[rank], root).unwrap(), (rank == root).then(|| all.clone()));
-    let mut part = vec![T::zeroed(); count];
-    let source = if rank == root { &wide[root][..] } else { &[] };
-    group.scatter(source, &mut part, root).unwrap();
-    assert_eq!(part, wide[root][mine]);
-
-    // Around a ring, even ranks first, so that no two ranks wait for each other.
-    if size > 1 {
-        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
-        let mut got = vec![T::zeroed(); count];
-        if rank % 2 == 0 {
-            group.send(&all[rank], next).unwrap();
-            group.recv(&mut got, previous).unwrap();
-        } else {
-            group.recv(&mut got, previous).unwrap();
-            group.send(&all[rank], next).unwrap();
-        }
-        assert_eq!(got, all[previous]);
+impl<T: Reference> Case<T> {
+    /// A case for a world of `size` ranks with inputs of `count` elements.
+    pub fn new(size: usize, op: ReduceOp, count: usize, seed: u64) -> Self {
+        let inputs = |seed: u64, length: &dyn Fn(usize) -> usize| -> Vec<Vec<T>> {
+            (0..size).map(|rank| data(seed, rank, length(rank))).collect()
+        };
+        let (all, wide) = (inputs(seed, &|_| count), inputs(!seed, &|_| count * size));
+        let uneven = inputs(seed, &|rank| (count * (rank + 1)) % 5000);
+        let (reduced, wide_reduced) = (serial(op, &all), serial(op, &wide));
+        Self { op, root: seed as usize % size, all, reduced, wide, wide_reduced, uneven }
     }
 
-    let uneven: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, (count * (rank + 1)) % 5000)).collect();
-    assert_eq!(group.all_gather_v(&uneven[rank]).unwrap(), uneven);
-    group.barrier().unwrap();
+    /// Runs every operation once and compares with the reference.
+    pub fn check(&self, group: &ProcessGroup) {
+        let Self { op, root, all, reduced, wide, wide_reduced, uneven } = self;
+        let (op, root, rank, size) = (*op, *root, group.rank(), group.world_size());
+        let count = reduced.len();
+
+        let mut buffer = all[rank].clone();
+        group.all_reduce(&mut buffer, op).unwrap();
+        // Bits, not values: all ranks must equal the serial order exactly.
+        assert_eq!(bytes(&buffer), bytes(reduced), "{op:?} of {count} {:?}", T::DTYPE);
+
+        let mut buffer = all[rank].clone();
+        group.broadcast(&mut buffer, root).unwrap();
+        assert_eq!(buffer, all[root]);
+
+        assert_eq!(group.all_gather(&all[rank]).unwrap(), *all);
+
+        let mut buffer = all[rank].clone();
+        group.reduce(&mut buffer, op, root).unwrap();
+        let expected = if rank == root { reduced } else { &all[rank] };
+        assert_eq!(bytes(&buffer), bytes(expected), "reduce {op:?} of {count} {:?} to {root}", T::DTYPE);
+
+        // Equal parts need a multiple of the world size.
+        let mut buffer = wide[rank].clone();
+        let part = group.reduce_scatter(&mut buffer, op).unwrap().to_vec();
+        let mine = rank * count..(rank + 1) * count;
+        assert_eq!(bytes(&part), bytes(&wide_reduced[mine.clone()]), "reduce_scatter {op:?}");
+        let mut expected = wide[rank].clone();
+        expected[mine.clone()].copy_from_slice(&part);
+        assert_eq!(bytes(&buffer), bytes(&expected), "the rest of the buffer stays");
+
+        assert_eq!(group.gather(&all[rank], root).unwrap(), (rank == root).then(|| all.clone()));
+        let mut part = vec![T::zeroed(); count];
+        let source = if rank == root { &wide[root][..] } else { &[] };
+        group.scatter(source, &mut part, root).unwrap();
+        assert_eq!(part, wide[root][mine]);
+
+        // Around a ring, even ranks first, so that no two ranks wait for each other.
+        if size > 1 {
+            let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+            let mut got = vec![T::zeroed(); count];
+            if rank % 2 == 0 {
+                group.send(&all[rank], next).unwrap();
+                group.recv(&mut got, previous).unwrap();
+            } else {
+                group.recv(&mut got, previous).unwrap();
+                group.send(&all[rank], next).unwrap();
+            }
+            assert_eq!(got, all[previous]);
+        }
+
+        assert_eq!(group.all_gather_v(&uneven[rank]).unwrap(), *uneven);
+        group.barrier().unwrap();
+    }
 }
 
 fn property<T: Reference>() {
@@ -87,15 +114,11 @@ fn property_of<T: Reference>(kind: Kind, options: &Options) {
         let length = prop_oneof![Just(0), Just(1), 0..40usize, 0..20_000usize, 100_000..300_000usize, edge];
         let case = (length, prop::sample::select(&OPS[..]), any::<u64>());
         let mut runner = TestRunner::default();
-        let cases: Vec<_> = (0..4).map(|_| case.new_tree(&mut runner).unwrap().current()).collect();
-        world(kind, size, options.clone(), |group| {
-            for (count, op, seed) in &cases {
-                check::<T>(&group, *op, *count, *seed);
-            }
-            for count in [0, 1] {
-                check::<T>(&group, ReduceOp::Sum, count, 1);
-            }
-        });
+        let drawn = (0..4).map(|_| case.new_tree(&mut runner).unwrap().current());
+        let fixed = [0, 1].map(|count| (count, ReduceOp::Sum, 1));
+        let cases: Vec<_> =
+            drawn.chain(fixed).map(|(count, op, seed)| Case::<T>::new(size, op, count, seed)).collect();
+        world(kind, size, options.clone(), |group| cases.iter().for_each(|case| case.check(&group)));
     }
 }
 
@@ -130,13 +153,9 @@ fn u8_matches_the_reference() {
 
 #[test]
 fn small_calls_of_many_ranks_use_the_tree() {
-    world(Kind::Tcp, 11, options(), |group| {
-        for count in [0, 1, 1000, 20_000] {
-            for op in OPS {
-                check::<f32>(&group, op, count, 7);
-            }
-        }
-    });
+    let counts = [0, 1, 1000, 20_000].into_iter();
+    let cases: Vec<_> = counts.flat_map(|count| OPS.map(|op| Case::<f32>::new(11, op, count, 7))).collect();
+    world(Kind::Tcp, 11, options(), |group| cases.iter().for_each(|case| case.check(&group)));
 }
 
 #[test]

@@ -80,8 +80,8 @@ fn a_call_that_another_thread_will_make_is_not_a_mismatch() {
             }
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    // The first call of this thread, long after the others wait.
-                    thread::sleep(Duration::from_secs(10));
+                    // The first call of this thread, after the server has asked the others several times.
+                    thread::sleep(Duration::from_secs(5));
                     a.barrier().unwrap();
                 });
                 b.barrier().unwrap();
@@ -129,7 +129,7 @@ fn a_slow_rank_is_not_a_deadlock() {
             let mut sum = [1f32];
             if group.rank() == 1 {
                 // The server asks rank 0 for its state several times during the call.
-                thread::sleep(Duration::from_secs(6));
+                thread::sleep(Duration::from_secs(4));
                 other.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
                 group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
             } else {
@@ -154,12 +154,12 @@ fn two_threads_of_a_rank_may_wait_in_two_groups() {
                     let (late, one) = mine;
                     one.barrier().unwrap();
                     send.send(()).unwrap();
-                    thread::sleep(Duration::from_secs(if late { 7 } else { 0 }));
+                    thread::sleep(Duration::from_secs(if late { 4 } else { 0 }));
                     one.barrier().unwrap();
                 });
                 receive.recv().unwrap();
                 other.barrier().unwrap();
-                thread::sleep(Duration::from_secs(if group.rank() == 1 { 7 } else { 0 }));
+                thread::sleep(Duration::from_secs(if group.rank() == 1 { 4 } else { 0 }));
                 other.barrier().unwrap();
             });
             group.barrier().unwrap();
@@ -176,7 +176,7 @@ fn a_background_call_behind_a_computing_thread_is_not_a_deadlock() {
                 (group.rank() == 0).then(|| group.all_reduce_async(vec![1f32; 10], ReduceOp::Sum).unwrap());
             if group.rank() == 0 {
                 // Computes while its background call waits for rank 1, which waits for it in another group.
-                thread::sleep(Duration::from_secs(6));
+                thread::sleep(Duration::from_secs(4));
             }
             other.barrier().unwrap();
             let bucket =

@@ -3,7 +3,7 @@
 //! The test binary starts itself for every rank.
 
 use crate::{
-    collectives::{OPS, check},
+    collectives::{Case, OPS},
     reference::Reference,
 };
 use burn_ddp_comm::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Transport};
@@ -105,7 +105,7 @@ fn compare() -> Result<()> {
 /// Runs all operations on one type and compares the results with the serial reference.
 fn check_all<T: Reference>(group: &ProcessGroup) {
     for (count, op) in COUNTS.into_iter().flat_map(|count| OPS.map(|op| (count, op))) {
-        check::<T>(group, op, count, count as u64);
+        Case::<T>::new(group.world_size(), op, count, count as u64).check(group);
     }
 }
 
