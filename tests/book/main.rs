@@ -35,6 +35,8 @@ use std::{
 };
 
 /// Flags for training runs that do not set them, so that a run takes a second.
+///
+/// The first two replace those of the course's programs.
 const LESS: [(&str, &str); 4] =
     [("--train-limit", "256"), ("--eval-limit", "20"), ("--max-steps", "2"), ("--progress", "plain")];
 
@@ -87,20 +89,30 @@ fn without_cargo(line: &str) -> Option<String> {
     // The course's programs are `--bin` in the reader's crate and examples here.
     let name = ["--example ", "--bin "].iter().find_map(|kind| target.trim().strip_prefix(kind));
     let exe = name.map_or_else(program, |name| example(name.trim()));
-    // Subcommands and the other examples do not have these flags.
+    // Subcommands do not have these flags.
     let subcommand = ["predict", "weights"].iter().any(|name| args.trim_start().starts_with(name));
     let trains = target.contains("mnist_ddp") && !subcommand;
-    let is_stage = ["one_device", "ddp_by_hand", "ddp"].iter().any(|stage| name == Some(stage));
-    let flags = if trains {
-        &LESS[..]
-    } else if is_stage {
-        &LESS[..2]
-    } else {
-        &[]
+    let smaller: &[(&str, &str)] = match name.map(str::trim) {
+        Some("one_device" | "ddp_by_hand" | "ddp" | "batch_norm") => &LESS[..2],
+        Some("gan") => &[("--epochs", "2")],
+        _ if trains => &LESS[1..2],
+        _ => &[],
     };
-    let less =
-        flags.iter().filter(|(flag, _)| !args.contains(flag)).map(|(flag, value)| format!("{flag} {value}"));
-    Some(format!("{before}{} {args} {} {background}", exe.display(), less.collect::<Vec<_>>().join(" ")))
+    let args = smaller.iter().fold(args.to_owned(), |args, (flag, value)| with_flag(&args, flag, value));
+    let less = LESS.iter().filter(|(flag, _)| trains && !args.contains(flag));
+    let less: Vec<String> = less.map(|(flag, value)| format!("{flag} {value}")).collect();
+    Some(format!("{before}{} {args} {} {background}", exe.display(), less.join(" ")))
+}
+
+/// Sets a flag in a program's arguments, or adds it.
+fn with_flag(args: &str, flag: &str, value: &str) -> String {
+    match args.split_once(&format!("{flag} ")) {
+        Some((before, rest)) => {
+            let after = rest.split_once(' ').map_or("", |(_, after)| after);
+            format!("{before}{flag} {value} {after}")
+        }
+        None => format!("{args} {flag} {value}"),
+    }
 }
 
 /// Adds flags at the end of a line that launches a training, before an `&`.

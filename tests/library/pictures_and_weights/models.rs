@@ -44,13 +44,16 @@ fn one_loop_supports_a_device_replicas_and_ranks() {
     let one = loop_losses("--mode single");
     assert_eq!(one.len(), 10, "only rank 0 prints: {one:?}");
     assert!(one[9] < one[0] / 50.0, "it learns: {one:?}");
-    for flags in [
-        "",
-        "--nproc-per-node 3",
-        "--mode dp --device-ids cpu:0,cpu:1",
-        "--mode dp --device-ids cpu:0,cpu:1,cpu:2",
+    assert_eq!(one[9], 0.000068, "the number of the chapter on DataParallel");
+    for (flags, is_equal) in [
+        ("", true),
+        ("--nproc-per-node 3", false),
+        ("--mode dp --device-ids cpu:0,cpu:1", true),
+        ("--mode dp --device-ids cpu:0,cpu:1,cpu:2", false),
     ] {
-        assert_close(&format!("custom_loop {flags}"), &loop_losses(flags), &one, 2e-5);
+        let losses = loop_losses(flags);
+        assert_close(&format!("custom_loop {flags}"), &losses, &one, 2e-5);
+        assert!(!is_equal || losses[9] == one[9], "custom_loop {flags}: {losses:?}");
     }
     let text = include_str!("../../../examples/custom_loop.rs");
     assert!(text.lines().filter(|line| !line.contains("ANCHOR")).count() <= 60);
