@@ -2,15 +2,29 @@
 //!
 //! ```text
 //! cargo run --example all_reduce             # three processes
+//! cargo run --example all_reduce -- 4        # four
+//! burn-ddp launch --nproc-per-node 4 -- target/debug/examples/all_reduce    # a launcher decides
 //! torchrun --nproc-per-node 4 --no-python target/debug/examples/all_reduce
 //! ```
 
 use burn::tensor::{Device, Tensor};
-use burn_ddp::{InitMethod, Options, ProcessGroup, ReduceOp, launch::spawn, process::exit, tensor};
+use burn_ddp::{
+    InitMethod, Options, ProcessGroup, ReduceOp, context::values::positive, launch::spawn, process::exit,
+    tensor,
+};
+use clap::Parser;
 use std::process::ExitCode;
 
+/// Call collectives on numbers, objects and tensors
+#[derive(Parser)]
+struct Args {
+    /// Processes to start, unless a launcher has started them
+    #[arg(default_value_t = 3, value_parser = positive)]
+    processes: usize,
+}
+
 fn main() -> ExitCode {
-    exit::report(spawn(3, |_environment| {
+    exit::report(spawn(Args::parse().processes, |_environment| {
         // ANCHOR: collectives
         let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
         let (rank, size) = (group.rank(), group.world_size());

@@ -40,7 +40,7 @@ fn too_many_ranks_for_a_machine_are_rejected() {
     launch("--nproc-per-node 100000", "true").failed_with(&words);
     let train = ["--device", "cpu", "--nproc-per-node", "100000"];
     finish(command(&mnist(), &train).spawn().expect("built")).failed_with(&words);
-    run_example("spawn", "100000").failed_with(&words);
+    run_example("all_reduce", "100000").failed_with(&words);
     let limited = |limit| finish(start("--nproc-per-node 3", "echo up", &[("BURN_DDP_MAX_NPROC", limit)]));
     limited("2").failed_with(&["3 ranks", "the limit is 2"]);
     limited("many").failed_with(&["BURN_DDP_MAX_NPROC=many"]);
@@ -70,7 +70,7 @@ fn a_launcher_can_be_stopped_while_it_starts_ranks() {
 #[test]
 fn an_example_rejects_invalid_world_sizes() {
     for bad in ["0", "x", "-1"] {
-        let outcome = run_example("spawn", bad);
+        let outcome = run_example("all_reduce", bad);
         assert_eq!(outcome.code, Some(2), "{bad}: {outcome:#?}");
         assert!(outcome.stderr.contains(&format!("'{bad}'")), "{bad}: {}", outcome.stderr);
         assert_eq!(outcome.stdout, "");
