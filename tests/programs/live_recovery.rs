@@ -9,6 +9,7 @@ use crate::common::{
 use std::{
     path::Path,
     process::{Child, Command},
+    sync::OnceLock,
 };
 
 const RUN: &str = "--dataset subset --train-limit 960 --eval-limit 20 --batch-size 8 --threads 1";
@@ -26,6 +27,12 @@ fn start(marker: &str, restarts: usize, flags: &str, run: &Path) -> Child {
     job.arg(mnist()).args(["--device", "cpu", "--progress", "plain", "--timeout", "3"]);
     job.args(RUN.split_whitespace()).args(flags.split_whitespace()).arg("--run-dir").arg(run);
     job.spawn().expect("built")
+}
+
+/// The parameters of an undisturbed run without further flags.
+fn undisturbed() -> &'static str {
+    static DIGEST: OnceLock<String> = OnceLock::new();
+    DIGEST.get_or_init(|| trained(&format!("{RUN} --nproc-per-node 2")).digest())
 }
 
 /// Waits until step `step` + 1 is in the run's table.
@@ -92,7 +99,6 @@ fn several_failures_use_up_the_restarts() {
 /// A replacement that fails before it has joined is replaced as well.
 #[test]
 fn a_failure_during_a_recovery_is_recovered() {
-    let undisturbed = trained(&format!("{RUN} --nproc-per-node 2"));
     let folder = tempfile::tempdir().expect("temporary folder");
     let (marker, run) = ("live-recovery-5305", folder.path().join("run"));
     let job = start(marker, 9, "", &run);
@@ -103,12 +109,11 @@ fn a_failure_during_a_recovery_is_recovered() {
         wait_until("its replacement", || ranks(marker).get(&1).is_some_and(|pid| *pid != victim));
     }
     finish(job).succeeded();
-    assert_eq!(Run::at(run).digest(), undisturbed.digest());
+    assert_eq!(Run::at(run).digest(), undisturbed());
 }
 
 #[test]
 fn without_a_survivor_the_job_continues_from_its_checkpoint() {
-    let undisturbed = trained(&format!("{RUN} --nproc-per-node 2"));
     for (marker, flags) in
         [("live-recovery-5306", "--save-every 5 --resume"), ("live-recovery-5311", "--save-every 5")]
     {
@@ -120,14 +125,13 @@ fn without_a_survivor_the_job_continues_from_its_checkpoint() {
         all.values().for_each(|pid| signal(*pid, libc::SIGKILL));
         let outcome = finish(job).succeeded();
         assert!(outcome.stdout.contains("resume "), "{outcome:#?}");
-        assert_eq!(Run::at(run).digest(), undisturbed.digest());
+        assert_eq!(Run::at(run).digest(), undisturbed());
     }
 }
 
 /// The launcher of node 0 decides for all machines; the launcher of the rank's machine replaces it.
 #[test]
 fn a_rank_of_another_machine_is_replaced() {
-    let undisturbed = trained(&format!("{RUN} --nproc-per-node 2"));
     let folder = tempfile::tempdir().expect("temporary folder");
     let (marker, run) = ("live-recovery-5310", folder.path().join("run"));
     let port = free_port();
@@ -150,7 +154,7 @@ fn a_rank_of_another_machine_is_replaced() {
             assert!(node.stderr.contains(words), "`{words}`: {node:#?}");
         }
     }
-    assert_eq!(Run::at(run).digest(), undisturbed.digest());
+    assert_eq!(Run::at(run).digest(), undisturbed());
     assert!(processes_with(marker).is_empty());
 }
 
