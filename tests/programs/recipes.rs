@@ -45,7 +45,8 @@ fn flags_are_recorded_and_the_rate_follows_the_schedule() {
 #[test]
 fn a_resumed_run_with_a_schedule_is_bit_identical() {
     for length in ["--epochs 1.5", "--epochs 2 --max-steps 9", "--epochs 2"] {
-        let flags = format!("{SMALL} {ALL} {length} --nproc-per-node 2 --batch-size 8 --batch-norm");
+        let network = "--network lenet --batch-norm";
+        let flags = format!("{SMALL} {ALL} {length} --nproc-per-node 2 --batch-size 8 {network}");
         let run = trained(&format!("{flags} --save-every 2 --keep-last 100"));
         let (digest, rates, losses) = (run.digest(), run.column("steps.csv", "lr"), run.losses());
         for step in ["000004", "000006", "000008"] {

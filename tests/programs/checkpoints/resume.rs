@@ -136,7 +136,7 @@ fn without_a_checkpoint_a_run_starts_with_a_notice() {
 fn the_newest_and_the_best_checkpoints_are_kept() {
     let flags =
         "--dataset subset --train-limit 64 --eval-limit 20 --mode single --batch-size 8 --save-every 1";
-    let run = trained(&format!("{flags} --keep-last 3 --epochs 2 --lr 0.01"));
+    let run = trained(&format!("{flags} --keep-last 3 --epochs 2 --lr 0.01 --network lenet"));
     let folder = run.path.join("checkpoints");
     let best = fs::read_link(folder.join("best")).expect("a link");
     let mut names: Vec<String> = fs::read_dir(&folder)
