@@ -146,6 +146,19 @@ fn the_gradients_of_an_empty_batch_are_zeros_of_the_parameters_shapes() {
 }
 
 #[test]
+fn gradients_with_checkpointing_and_constant_parameters_equal_those_of_burn() {
+    // Its parameters are on a device without autodiff.
+    let layer = LinearConfig::new(3, 2).init(&Device::flex());
+    for device in [Device::flex().autodiff(), Device::flex().autodiff().gradient_checkpointing()] {
+        let x = Tensor::<2>::random([4, 3], Distribution::Normal(0.0, 1.0), &device);
+        let (ours, _) = run(&x, |x| linear(&layer, x * 2.0) + 1.0);
+        let (theirs, _) = run(&x, |x| layer.forward(x * 2.0) + 1.0);
+        assert_eq!(ours.len(), 2, "output and gradient");
+        ours.iter().zip(&theirs).for_each(|(ours, theirs)| assert_close(ours, theirs, "linear"));
+    }
+}
+
+#[test]
 fn layer_norm_rejects_parameters_of_another_length() {
     for dtype in [DType::F32, DType::BF16] {
         let device = Device::flex().autodiff();
