@@ -6,15 +6,15 @@
 
 mod backend;
 
-pub use crate::exchange::Exchange;
-pub use backend::CollectiveBackend;
+pub(crate) use backend::CollectiveBackend;
 
-use crate::exchange::Kind;
+use crate::exchange::{Exchange, Kind};
 use crate::{Error, ProcessGroup, ReduceOp, Result};
 use burn::{
-    backend::Dispatch,
+    backend::Flex,
     tensor::{FloatDType, Tensor},
 };
+use kernels::host_tensor::is_flex;
 
 /// The reduction of all ranks' tensors, with the same bits on every rank.
 ///
@@ -173,7 +173,17 @@ pub(crate) fn run_in_step(tensor: Tensor<1>, group: &ProcessGroup, kind: Kind) -
 /// keeps the error.
 fn run<const D: usize>(tensor: Tensor<D>, exchange: Exchange) -> Result<Tensor<D>> {
     let group = exchange.group.clone();
-    let result =
-        Tensor::from_dispatch(<Dispatch as CollectiveBackend>::exchange(tensor.into_dispatch(), exchange));
-    group.failure().map_or(Ok(result), Err)
+    let on_host = is_flex(&tensor.device());
+    let tensor = match exchange.kind.backward() {
+        Some(_) => tensor.into_dispatch(),
+        None => tensor.detach().into_dispatch(),
+    };
+    let result = match on_host {
+        true => backend::recorded::<Flex, D>(tensor, exchange),
+        #[cfg(feature = "cube")]
+        false => backend::recorded::<burn::backend::Cube, D>(tensor, exchange),
+        #[cfg(not(feature = "cube"))]
+        false => None,
+    };
+    group.failure().map_or(Ok(result.expect("a tensor of an enabled backend")), Err)
 }

@@ -27,6 +27,7 @@ pub trait Saved<B: Backend, const N: usize, const R: usize = 0>: Clone + Debug +
 
 /// The gradient of an output, and what backward needs with it.
 pub struct Upstream<B: Backend, const N: usize, const R: usize = 0> {
+    /// The gradient of the output.
     pub gradient: FloatTensor<B>,
     /// Inputs whose gradients are computed.
     pub wanted: [bool; N],

@@ -20,7 +20,7 @@ pub mod adam;
 mod affine;
 pub mod attention;
 #[cfg(feature = "burn")]
-mod autodiff;
+pub mod autodiff;
 pub mod batch_norm;
 #[cfg(target_arch = "x86_64")]
 mod bf16;

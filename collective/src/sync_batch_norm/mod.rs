@@ -6,20 +6,19 @@
 //! to Burn's BatchNorm, except on a CPU, where the kernels are faster and round differently.
 
 mod activated;
-mod backend;
 mod convert;
 mod inference;
 mod kernel;
 mod module;
 mod passes;
+mod recorded;
 
 pub(crate) use convert::convert;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
 use activated::{Activated, Activation};
-use backend::SyncBatchNormBackend;
-use burn::backend::Dispatch;
+use burn::backend::Flex;
 use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::pool::MaxPool2d;
@@ -219,15 +218,20 @@ impl SyncBatchNorm {
     }
 
     fn forward_together<const D: usize>(&self, input: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
-        let settings = self.settings(&input, group);
-        let (output, mean, variance) = <Dispatch as SyncBatchNormBackend>::sync_batch_norm(
-            input.into_dispatch(),
-            self.norm.gamma.val().into_dispatch(),
-            self.norm.beta.val().into_dispatch(),
-            settings,
-        );
-        self.follow(group, Tensor::from_dispatch(mean), Tensor::from_dispatch(variance));
-        Tensor::from_dispatch(output)
+        let (settings, on_host) = (self.settings(&input, group), is_flex(&input.device()));
+        let [gamma, beta] =
+            [&self.norm.gamma, &self.norm.beta].map(|parameter| parameter.val().into_dispatch());
+        let inputs = [input.into_dispatch(), gamma, beta];
+        let normalised = match on_host {
+            true => recorded::forward::<Flex, D>(inputs, &settings),
+            #[cfg(feature = "cube")]
+            false => recorded::forward::<burn::backend::Cube, D>(inputs, &settings),
+            #[cfg(not(feature = "cube"))]
+            false => None,
+        };
+        let (output, [mean, variance]) = normalised.expect("tensors on the same device");
+        self.follow(group, mean, variance);
+        output
     }
 
     /// # Panics

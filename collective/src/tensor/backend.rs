@@ -1,23 +1,16 @@
-//! Collectives as an extension of Burn's backends, differentiable through autodiff.
+//! Collectives on tensors of Burn's backends, and their gradients.
 
 use crate::device_error;
 use crate::exchange::Exchange;
 use burn::backend::{
-    Autodiff, Backend, Flex, TensorMetadata,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
-    backend_extension,
-    tensor::FloatTensor,
+    Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
+    autodiff::checkpoint::strategy::BalancedCheckpointing, tensor::FloatTensor,
 };
-use burn::tensor::TensorData;
+use burn::tensor::{Tensor, TensorData};
+use kernels::autodiff::{self, Gradients, Saved, Upstream};
 use std::sync::Arc;
 
 /// A Burn backend that can run collectives on its tensors.
-#[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
-#[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait CollectiveBackend: Backend {
     /// Runs the collective. Returns zeros if the group fails, which keeps the error.
     fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self>;
@@ -60,29 +53,26 @@ impl CollectiveBackend for burn::backend::Cube {
     }
 }
 
-#[derive(Debug)]
-struct ExchangeBackward;
-
-impl<B: CollectiveBackend> Backward<B, 1> for ExchangeBackward {
-    type State = Exchange;
-
-    fn backward(self, ops: Ops<Exchange, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let exchange = ops.state;
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::exchange(grad, exchange));
-    }
+/// Runs the collective as an operation with its gradient. `None` unless the tensor is of the backend.
+pub(super) fn recorded<B: CollectiveBackend, const D: usize>(
+    tensor: FloatTensor<Dispatch>,
+    exchange: Exchange,
+) -> Option<Tensor<D>>
+where
+    DispatchTensor: DispatchKindConversion<B>
+        + DispatchKindConversion<Autodiff<B>>
+        + DispatchKindConversion<Autodiff<B, BalancedCheckpointing>>,
+{
+    autodiff::run([tensor], |[tensor]| Some((B::exchange(tensor, exchange.clone()), Recorded(exchange))))
 }
 
-impl<B: CollectiveBackend, C: CheckpointStrategy> CollectiveBackend for Autodiff<B, C> {
-    fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self> {
-        let (primitive, guard) = tensor.into_parts();
-        let output = B::exchange(primitive, exchange.clone());
-        let Some(kind) = exchange.kind.backward() else {
-            return <Self as burn::backend::AutodiffBackend>::from_inner(output);
-        };
-        let state = Exchange { kind: Arc::new(kind), ..exchange };
-        match ExchangeBackward.prepare::<C>([guard]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(state, output),
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
+#[derive(Clone, Debug)]
+struct Recorded(Exchange);
+
+impl<B: CollectiveBackend> Saved<B, 1> for Recorded {
+    fn gradients(self, Upstream { gradient, .. }: Upstream<B, 1>) -> Gradients<B, 1> {
+        let Self(exchange) = self;
+        let kind = exchange.kind.backward();
+        [kind.map(|kind| B::exchange(gradient, Exchange { kind: Arc::new(kind), ..exchange }))]
     }
 }
