@@ -176,7 +176,7 @@ fn run<const D: usize>(tensor: Tensor<D>, exchange: Exchange) -> Result<Tensor<D
     let on_host = is_flex(&tensor.device());
     let tensor = match exchange.kind.backward() {
         Some(_) => tensor.into_dispatch(),
-        None => tensor.detach().into_dispatch(),
+        None => tensor.set_require_grad(false).into_dispatch(),
     };
     let result = match on_host {
         true => backend::recorded::<Flex, D>(tensor, exchange),

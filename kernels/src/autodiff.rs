@@ -89,7 +89,7 @@ fn untyped(tensor: FloatTensor<Dispatch>) -> Tensor<1> {
     Tensor::from_dispatch(tensor)
 }
 
-/// All items, if there are all.
+/// All items; `None` if one is missing.
 fn array<T, const N: usize>(items: [Option<T>; N]) -> Option<[T; N]> {
     items.into_iter().collect::<Option<Vec<_>>>()?.try_into().ok()
 }

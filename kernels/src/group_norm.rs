@@ -80,7 +80,7 @@ impl GroupNorm {
     }
 }
 
-/// Value of a channel, if there are any.
+/// Value of a channel; `without` if `values` is empty.
 #[inline(always)]
 fn channel_value(values: &[f32], channel: usize, without: f32) -> f32 {
     if values.is_empty() { without } else { values[channel] }

@@ -1,6 +1,6 @@
-//! Labelled greyscale images in memory, and their reader from IDX files, the format of MNIST and its drop-ins.
+//! Labelled greyscale images in memory, and their reader from IDX files.
 //!
-//! An IDX file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
+//! IDX is the format of MNIST and its drop-ins. A file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
 //! dimension as a big-endian `u32`, then the elements. All values are validated before use, and no header causes an
 //! allocation beyond the file's content. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
 //! digits".

@@ -11,12 +11,13 @@ pub type Tokens = Arc<[i32]>;
 /// Tokens `[batch, block size]` and the tokens that follow each of them.
 pub type Windows = (Tensor<2, Int>, Tensor<2, Int>);
 
-/// Starting positions of the windows of a text of `length` tokens, which do not overlap and may be moved by up to
-/// `most_shift` tokens. A `block_size` of 0 is treated as 1.
-pub fn window_starts(length: usize, block_size: usize, most_shift: usize) -> InMemDataset<usize> {
+/// Starting positions of the windows of a text of `length` tokens.
+///
+/// Windows do not overlap and may be moved by up to `max_shift` tokens. A `block_size` of 0 is treated as 1.
+pub fn window_starts(length: usize, block_size: usize, max_shift: usize) -> InMemDataset<usize> {
     let block_size = block_size.max(1);
     // The last token of the text has no successor.
-    let windows = length.saturating_sub(most_shift + 1) / block_size;
+    let windows = length.saturating_sub(max_shift + 1) / block_size;
     InMemDataset::new((0..windows).map(|window| window * block_size).collect())
 }
 

@@ -129,7 +129,8 @@ while read -r target; do targets=${target:+$targets $target}; done
 ///
 /// With `PR_SET_PDEATHSIG` the kernel kills a launcher's children, but not the processes that these have
 /// started. A shell in its own process group therefore reads from a pipe that only the launcher holds. It is
-/// told of all process groups and kills them when the pipe closes. Without `/bin/sh`, only the kernel's mechanism is left.
+/// told of all process groups and kills them when the pipe closes. Without `/bin/sh`, only the kernel's mechanism
+/// is left.
 #[derive(Debug)]
 pub struct Guard(Option<Child>);
 

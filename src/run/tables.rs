@@ -1,7 +1,7 @@
-//! CSV tables of a run: the types of their rows, and the table of epochs.
+//! CSV tables of a run: types of their rows, evaluated set, and the table of epochs.
 
 use crate::{config::Config, process::atomic_file};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use collective::{
     metric::{MetricInfo, MetricValue},
     strategy::{EpochReport, StepReport},
@@ -165,18 +165,20 @@ pub(super) fn add_epoch(path: &Path, set: EvaluatedSet, report: &EpochReport) ->
         let is_taken = row.iter().any(|(column, _)| column == name);
         row.push((if is_taken { format!("callback_{name}") } else { name.clone() }, number.to_string()));
     }
-    let mut table = csv::ReaderBuilder::new().flexible(true).from_path(path)?;
-    let mut header = table.headers()?.clone();
+    let failed = || format!("cannot read {}", path.display());
+    let mut table = csv::ReaderBuilder::new().flexible(true).from_path(path).with_context(failed)?;
+    let mut header = table.headers().with_context(failed)?.clone();
     for (column, _) in &row {
         if !header.iter().any(|known| known == column) {
             header.push_field(column);
         }
     }
     let cell = |column: &str| row.iter().find(|cell| cell.0 == column).map_or("", |cell| cell.1.as_str());
-    let mut rows = table.records().collect::<csv::Result<Vec<_>>>()?;
+    let mut rows = table.records().collect::<csv::Result<Vec<_>>>().with_context(failed)?;
     rows.push(header.iter().map(cell).collect());
-    // Rows of earlier epochs may have fewer columns.
+    // Rows of earlier epochs may have fewer columns, and those of a damaged file more.
     for row in &mut rows {
+        row.truncate(header.len());
         (row.len()..header.len()).for_each(|_| row.push_field(""));
     }
     write(path, &header, rows.iter().map(|row| row.iter().collect::<Vec<_>>()))

@@ -1,4 +1,6 @@
-//! Scalars of a run for TensorBoard and MLflow, and a metric logger over them for a burn-train `Learner`.
+//! Scalars of a run for TensorBoard and MLflow.
+//!
+//! Also a metric logger over them for a burn-train `Learner`.
 
 use super::tables::{EvaluatedSet, StepRow};
 use burn::train::{

@@ -94,7 +94,9 @@ fn without_cargo(line: &str) -> Option<String> {
     let trains = target.contains("mnist_ddp") && !subcommand;
     let smaller: &[(&str, &str)] = match name.map(str::trim) {
         Some("one_device" | "ddp_by_hand" | "ddp" | "batch_norm") => &LESS[..2],
-        Some("gan") => &[("--epochs", "2")],
+        // The second command resumes the first.
+        Some("gan") if args.contains("--epochs") => &[("--epochs", "2")],
+        Some("gan") => &[("--epochs", "1")],
         _ if trains => &LESS[1..2],
         _ => &[],
     };

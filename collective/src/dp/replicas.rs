@@ -106,7 +106,7 @@ impl<M: Module + 'static> Replicas<M> {
         let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
         let mut pending = Vec::new();
         // If the batch is smaller than the number of devices, the last devices are idle.
-        for (number, (worker, part)) in (1..).zip(self.workers.iter().zip(parts)) {
+        for (number, (worker, part)) in (1..).zip(self.workers[..sizes.len() - 1].iter().zip(parts)) {
             let (parameters, group) = (values(model, true), self.group(sizes.len(), number));
             let (seed, act) = (seed(), act.clone());
             pending.push(worker.run(move |replica| {

@@ -3,7 +3,7 @@
 use super::{
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
     many::buffers,
-    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product},
+    tensors::{elements, empty, exact, is_checkpointed, is_indexable, kernels, on_cuda, product},
 };
 use crate::autodiff::{self, Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
@@ -221,6 +221,9 @@ pub(crate) fn causal_attention(
     [batch, time]: [usize; 2],
     heads: usize,
 ) -> Option<Tensor<2>> {
+    if is_checkpointed(rows) {
+        return None;
+    }
     let sizes = Sizes { batch, time, heads, head_width: rows.dims()[1] / 3 / heads };
     autodiff::run::<Cube, _, 1, 0, 2>([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
 }

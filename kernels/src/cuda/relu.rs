@@ -1,5 +1,6 @@
 //! ReLU whose gradient is fused with the operations before it.
 
+use super::tensors::is_checkpointed;
 use crate::autodiff::{self, Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Tensor, activation};
@@ -9,7 +10,7 @@ use burn::tensor::{Tensor, activation};
 /// Burn's gradient begins with a comparison of the output with zero. Fusion starts another block of operations there,
 /// because the comparison does not depend on the gradient, so that Burn's gradient takes two launches.
 pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
-    if !x.device().is_autodiff() {
+    if !x.device().is_autodiff() || is_checkpointed(x) {
         return None;
     }
     autodiff::run::<Cube, _, 1, 0, D>([x.clone().into_dispatch()], |[x]| {

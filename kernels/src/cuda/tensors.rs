@@ -6,12 +6,12 @@
 //! [`after_queued`](super::after_queued).
 
 use burn::backend::{
-    Cube, ExecutionError, StreamId, TensorMetadata,
+    Cube, ExecutionError, GradientCheckpointingStrategy, StreamId, TensorMetadata,
     fusion::{self, NoOp, custom::OperationFn},
     ir::{CustomOpIr, HandleContainer, InitOperationIr, OperationIr, OperationOutput, TensorIr},
     tensor::FloatTensor,
 };
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::{
     CubeBackend, CubeDevice,
     fusion::CubeFusionHandle,
@@ -35,6 +35,11 @@ pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
         device(tensor) == first && tensor.dtype() == DType::F32 && elements > 0 && is_indexable(elements)
     };
     matches!(first, CubeDevice::Cuda(_)) && tensors.iter().all(fits)
+}
+
+/// Whether Burn's operations compute `x`, because gradient checkpointing repeats them but not those of kernels.
+pub(super) fn is_checkpointed<const D: usize>(x: &Tensor<D>) -> bool {
+    matches!(x.gradient_checkpointing_strategy(), Some(GradientCheckpointingStrategy::Balanced))
 }
 
 /// Whether kernels can index this many elements: their indices have 32 bits.

@@ -36,7 +36,9 @@ pub struct EventLog {
 struct State {
     file: BufWriter<File>,
     flushed: Instant,
-    /// First write error.
+    /// Whether a write has failed, after which nothing is written.
+    failed: bool,
+    /// Its error, until it is returned.
     failure: Option<io::Error>,
 }
 
@@ -57,7 +59,8 @@ impl EventLog {
         let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
         fs::create_dir_all(&folder).with_context(failed)?;
         let (path, file) = fresh(&folder).with_context(failed)?;
-        let state = State { file: BufWriter::new(file), flushed: Instant::now(), failure: None };
+        let state =
+            State { file: BufWriter::new(file), flushed: Instant::now(), failed: false, failure: None };
         let log = Self { path, set, state: Mutex::new(state) };
         log.add(0, &What::version());
         log.add(step + 1, &What::start());
@@ -130,8 +133,9 @@ fn fresh(folder: &Path) -> io::Result<(PathBuf, File)> {
 impl State {
     /// Runs `write` unless a write has failed before, and stores its error.
     fn write(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
-        if self.failure.is_none() {
+        if !self.failed {
             self.failure = write(&mut self.file).err();
+            self.failed = self.failure.is_some();
         }
     }
 

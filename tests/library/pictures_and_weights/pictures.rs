@@ -85,7 +85,7 @@ const COUNT: usize = 100;
 /// A model trained on MNIST, and images outside its training set.
 fn model() -> (Run, Images) {
     let run = trained(&format!(
-        "--dataset mnist --data-dir {} --eval-limit {COUNT} --nproc-per-node 2 --batch-size 8 --lr 0.01 --network lenet
+        "--dataset mnist --data-dir {} --eval-limit {COUNT} --nproc-per-node 2 --batch-size 8 --lr 0.01 --network lenet \
          --dropout 0",
         mnist().display()
     ));

@@ -23,11 +23,11 @@ mod chunks;
 #[path = "../../src/transport/tcp/flat.rs"]
 mod flat;
 mod network;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the library uses it")]
 #[path = "../../src/transport/tcp/schedule.rs"]
 mod schedule;
 mod simulation;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the library uses it")]
 #[path = "../../src/transport/tcp/tree.rs"]
 mod tree;
 

@@ -47,7 +47,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Every rank has a machine of its own.
+    /// One rank per machine.
     pub const SEPARATE: Placement = Placement { ranks_per_interface: 1, ranks_per_machine: 1, cores: 1 };
 }
 

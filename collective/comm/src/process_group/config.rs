@@ -20,7 +20,7 @@ pub(super) enum Exchange {
     Mpi,
 }
 
-/// Rank, world size and address of this rank.
+/// How this rank joins the others: its rank and address, the exchange of addresses, and the options.
 pub(super) struct RendezvousConfig {
     pub rank: usize,
     pub world: usize,

@@ -237,8 +237,11 @@ impl Control {
     /// Registers a group, which is then aborted when the job fails. `last` is the number of its last collective, and
     /// outlives it.
     pub fn watch(&self, id: u64, last: Arc<AtomicU64>, group: &Arc<dyn GroupProbe>) {
-        let watched = WatchedGroup { last, probe: Arc::downgrade(group) };
-        lock(&self.client.state).groups.insert(id, watched);
+        let groups = &mut lock(&self.client.state).groups;
+        for group in groups.values_mut() {
+            group.probe.take_if(|probe| probe.strong_count() == 0);
+        }
+        groups.insert(id, WatchedGroup { last, probe: Some(Arc::downgrade(group)) });
     }
 
     /// Leaves the job if all groups of this rank are closed.

@@ -10,7 +10,7 @@ use crate::{
     sync::{lock, wait},
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::{Shutdown, TcpStream},
     sync::{
@@ -28,7 +28,15 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct WatchedGroup {
     /// Number of its last collective.
     pub last: Arc<AtomicU64>,
-    pub probe: Weak<dyn GroupProbe>,
+    /// `None` after it was dropped, whose memory a weak reference would keep.
+    pub probe: Option<Weak<dyn GroupProbe>>,
+}
+
+impl WatchedGroup {
+    /// The group, unless it was dropped.
+    fn probe(&self) -> Option<Arc<dyn GroupProbe>> {
+        self.probe.as_ref()?.upgrade()
+    }
 }
 
 #[derive(Default)]
@@ -38,7 +46,7 @@ pub struct ClientState {
     pub values: HashMap<u64, Option<Vec<u8>>>,
     pub left: BTreeSet<usize>,
     /// All groups by id, including dropped ones.
-    pub groups: HashMap<u64, WatchedGroup>,
+    pub groups: BTreeMap<u64, WatchedGroup>,
     /// Whether the server has ended, cleanly or not.
     pub gone: bool,
     /// Whether this rank has announced its exit.
@@ -144,7 +152,7 @@ impl ControlClient {
 
     /// The groups that have not been dropped.
     pub fn groups(&self) -> Vec<Arc<dyn GroupProbe>> {
-        lock(&self.state).groups.values().filter_map(|group| group.probe.upgrade()).collect()
+        lock(&self.state).groups.values().filter_map(WatchedGroup::probe).collect()
     }
 
     /// The background thread.
@@ -184,7 +192,7 @@ impl ControlClient {
                 let state = lock(&self.state);
                 let watched = state.groups.get(&group);
                 let counter = watched.filter(|_| message.is_none()).map(|group| group.last.clone());
-                let probe = watched.and_then(|group| group.probe.upgrade());
+                let probe = watched.and_then(WatchedGroup::probe);
                 drop(state);
                 let gone = || Place {
                     seq: counter.as_ref().map_or(0, |last| last.load(Ordering::Relaxed)),
