@@ -1,9 +1,9 @@
 //! Labelled greyscale images in memory, and their reader from IDX files.
 //!
-//! IDX is the format of MNIST and its drop-ins. A file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
-//! dimension as a big-endian `u32`, then the elements. All values are validated before use, and no header causes an
-//! allocation beyond the file's content. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
-//! digits".
+//! IDX is the format of MNIST and its drop-ins. A file has a big-endian magic number (two zero bytes, the element
+//! type, the number of dimensions), each dimension as a big-endian `u32`, then the elements. All values are
+//! validated before use, and no header causes an allocation beyond the file's content. Source: Y. LeCun, C. Cortes,
+//! C. Burges, "The MNIST database of handwritten digits".
 
 use super::download::decompressed;
 use anyhow::{Context, Result, anyhow, bail};

@@ -93,7 +93,7 @@ impl<M: Module + 'static> Replicas<M> {
     /// Returns the number of samples of each part, the main device's part, and the results of the workers in progress.
     ///
     /// # Errors
-    /// If a thread has ended.
+    /// If the batch has no parts, or a thread has ended.
     pub(super) fn start<B: Scatter, R: Send + 'static>(
         &self,
         model: &M,

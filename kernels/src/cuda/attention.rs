@@ -3,9 +3,9 @@
 use super::{
     block::{block_max, block_sum, blocks, blocks_for, dim, dim_for},
     many::buffers,
-    tensors::{elements, empty, exact, is_checkpointed, is_indexable, kernels, on_cuda, product},
+    tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product, run},
 };
-use crate::autodiff::{self, Gradients, Saved, Upstream};
+use crate::autodiff::{Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
@@ -221,11 +221,8 @@ pub(crate) fn causal_attention(
     [batch, time]: [usize; 2],
     heads: usize,
 ) -> Option<Tensor<2>> {
-    if is_checkpointed(rows) {
-        return None;
-    }
     let sizes = Sizes { batch, time, heads, head_width: rows.dims()[1] / 3 / heads };
-    autodiff::run::<Cube, _, 1, 0, 2>([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
+    run([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
 }
 
 /// The sizes; and queries (scaled), keys, values and weights.

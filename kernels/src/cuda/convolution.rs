@@ -6,7 +6,7 @@
 
 use super::{
     block::{THREADS, blocks, blocks_for, dim},
-    tensors::{elements, empty, kernels, on_cuda, product},
+    tensors::{elements, empty, kernels, on_cuda, product, run},
 };
 use crate::{
     autodiff::{self, Gradients, Upstream},
@@ -213,11 +213,9 @@ pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     let (x, weight) = (x.clone().into_dispatch(), layer.weight.val().into_dispatch());
     match &layer.bias {
         Some(bias) => {
-            autodiff::run::<Cube, _, 3, 0, 4>([x, weight, bias.val().into_dispatch()], |[x, weight, bias]| {
-                forward(x, weight, Some(bias))
-            })
+            run([x, weight, bias.val().into_dispatch()], |[x, weight, bias]| forward(x, weight, Some(bias)))
         }
-        None => autodiff::run::<Cube, _, 2, 0, 4>([x, weight], |[x, weight]| forward(x, weight, None)),
+        None => run([x, weight], |[x, weight]| forward(x, weight, None)),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{elements, empty, exact, is_checkpointed, kernels, on_cuda},
+    tensors::{elements, empty, exact, kernels, on_cuda, run},
 };
-use crate::autodiff::{self, Gradients, Saved, Upstream};
+use crate::autodiff::{Gradients, Saved, Upstream};
 use burn::backend::{
     Cube, TensorMetadata,
     tensor::{FloatTensor, IntTensor},
@@ -131,11 +131,8 @@ pub(crate) fn cross_entropy(
     targets: &Tensor<1, Int>,
     smoothing: f32,
 ) -> Option<(Tensor<1>, Tensor<1>)> {
-    if is_checkpointed(logits) {
-        return None;
-    }
     let mut totals = None;
-    let mean = autodiff::run::<Cube, _, 1, 0, 1>([logits.clone().into_dispatch()], |[logits]| {
+    let mean = run([logits.clone().into_dispatch()], |[logits]| {
         let (mean, sums, state) = losses(logits, targets, smoothing)?;
         totals = Some(Tensor::from_primitive::<Cube>(sums));
         Some((mean, state))

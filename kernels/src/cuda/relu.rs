@@ -1,7 +1,7 @@
 //! ReLU whose gradient is fused with the operations before it.
 
-use super::tensors::is_checkpointed;
-use crate::autodiff::{self, Gradients, Saved, Upstream};
+use super::tensors::run;
+use crate::autodiff::{Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Tensor, activation};
 
@@ -10,10 +10,10 @@ use burn::tensor::{Tensor, activation};
 /// Burn's gradient begins with a comparison of the output with zero. Fusion starts another block of operations there,
 /// because the comparison does not depend on the gradient, so that Burn's gradient takes two launches.
 pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
-    if !x.device().is_autodiff() || is_checkpointed(x) {
+    if !x.device().is_autodiff() {
         return None;
     }
-    autodiff::run::<Cube, _, 1, 0, D>([x.clone().into_dispatch()], |[x]| {
+    run([x.clone().into_dispatch()], |[x]| {
         let output = activation::relu(Tensor::<D>::from_primitive::<Cube>(x));
         let output = output.try_into_primitive::<Cube>().ok()?;
         Some((output.clone(), Output::<D>(output)))

@@ -5,8 +5,10 @@
 //! them. To ask for a tensor's memory (`resolve_tensor_float`) is to wait for both threads, except in
 //! [`after_queued`](super::after_queued).
 
+use crate::autodiff::{self, Saved};
 use burn::backend::{
-    Cube, ExecutionError, GradientCheckpointingStrategy, StreamId, TensorMetadata,
+    Cube, Dispatch, DispatchAutodiffContext, ExecutionError, GradientCheckpointingStrategy, StreamId,
+    TensorMetadata,
     fusion::{self, NoOp, custom::OperationFn},
     ir::{CustomOpIr, HandleContainer, InitOperationIr, OperationIr, OperationOutput, TensorIr},
     tensor::FloatTensor,
@@ -37,9 +39,18 @@ pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
     matches!(first, CubeDevice::Cuda(_)) && tensors.iter().all(fits)
 }
 
-/// Whether Burn's operations compute `x`, because gradient checkpointing repeats them but not those of kernels.
-pub(super) fn is_checkpointed<const D: usize>(x: &Tensor<D>) -> bool {
-    matches!(x.gradient_checkpointing_strategy(), Some(GradientCheckpointingStrategy::Balanced))
+/// [`autodiff::run`] on CubeCL's devices; `None` with gradient checkpointing, which repeats Burn's operations only.
+pub(super) fn run<S: Saved<Cube, N>, const N: usize, const D: usize>(
+    inputs: [FloatTensor<Dispatch>; N],
+    forward: impl FnOnce([FloatTensor<Cube>; N]) -> Option<(FloatTensor<Cube>, S)>,
+) -> Option<Tensor<D>> {
+    let is_repeated = |input: &FloatTensor<Dispatch>| {
+        matches!(input.autodiff, DispatchAutodiffContext::Enabled(GradientCheckpointingStrategy::Balanced))
+    };
+    if inputs.iter().any(is_repeated) {
+        return None;
+    }
+    autodiff::run(inputs, forward)
 }
 
 /// Whether kernels can index this many elements: their indices have 32 bits.

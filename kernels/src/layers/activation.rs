@@ -92,7 +92,9 @@ impl Operation<2, 2> for Leaky {
     }
 }
 
-/// A function of every value, computed by a kernel on a CPU and otherwise by `elsewhere`. Its gradient depends on the output, or, with `R` of 1, on `x`.
+/// A function of every value, computed by a kernel on a CPU and otherwise by `elsewhere`.
+///
+/// Its gradient depends on the output, or, with `R` of 1, on `x`.
 fn elementwise<const D: usize, const R: usize>(
     x: Tensor<D>,
     forward: fn(&[f32]) -> Vec<f32>,
