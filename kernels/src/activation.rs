@@ -89,6 +89,34 @@ pub fn gelu_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
     })
 }
 
+/// GELU with tanh in place of the error function, x σ(2 u), of every value (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+pub fn gelu_approximate(x: &[f32]) -> Vec<f32> {
+    map(x, x, |x, _| x * logistic(approximate_exponent(x).0))
+}
+
+/// Gradient of the input of [`gelu_approximate`], from the input and the gradient of the output.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn gelu_approximate_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
+    map(x, gradient, |x, gradient| {
+        let (exponent, slope) = approximate_exponent(x);
+        // 1 − σ is e^−2u σ, which keeps its digits.
+        let power = exp(-exponent);
+        let sigmoid = 1.0 / (1.0 + power);
+        gradient * (sigmoid + x * slope * sigmoid * (power * sigmoid))
+    })
+}
+
+/// 2 u, where u = √(2/π) (x + 0.044715 x³), and its derivative. Clamped, so that neither is infinite.
+#[inline(always)]
+fn approximate_exponent(x: f32) -> (f32, f32) {
+    const FACTOR: f32 = 1.595_769_1;
+    let x = x.clamp(-20.0, 20.0);
+    let square = 0.044_715 * x * x;
+    (FACTOR * x * (1.0 + square), FACTOR * (1.0 + 3.0 * square))
+}
+
 /// Distribution function and density of the normal distribution.
 #[inline(always)]
 fn normal(x: f32) -> (f32, f32) {
@@ -108,10 +136,22 @@ fn normal(x: f32) -> (f32, f32) {
 mod tests {
     use super::*;
 
-    /// Reference values from torch 2.15's `gelu` and its gradient in float64.
+    type Function = (fn(&[f32]) -> Vec<f32>, fn(&[f32], &[f32]) -> Vec<f32>);
+
+    /// Compares a function and its gradient with rows of x, value and gradient.
+    fn equals_reference((function, gradient): Function, reference: &[[f32; 3]]) {
+        for &[x, value, slope] in reference {
+            let ours = [function(&[x])[0], gradient(&[x], &[1.0])[0]];
+            assert!((ours[0] - value).abs() < 5e-7 && (ours[1] - slope).abs() < 5e-7, "{ours:?} at {x}");
+        }
+        let large = function(&[-100.0, 100.0]);
+        assert!(large[0].abs() < 1e-30 && large[1] == 100.0, "{large:?}");
+        assert!(function(&[f32::NAN])[0].is_nan());
+    }
+
+    /// Reference values from torch 2.15's `gelu` in float64.
     #[test]
     fn gelu_and_its_gradient_equal_pytorchs() {
-        // x, the function and its gradient.
         let reference = [
             [-6.0, -5.919526e-09, -3.546871e-08],
             [-2.5, -0.01552416, -0.03761109],
@@ -123,10 +163,23 @@ mod tests {
             [2.0, 1.9545, 1.085232],
             [5.0, 4.999999, 1.000007],
         ];
-        for [x, value, gradient] in reference {
-            let ours = [gelu(&[x])[0], gelu_gradient(&[x], &[1.0])[0]];
-            assert!((ours[0] - value).abs() < 5e-7 && (ours[1] - gradient).abs() < 5e-7, "{ours:?} at {x}");
-        }
-        assert_eq!(gelu(&[-100.0, 100.0]), [0.0, 100.0]);
+        equals_reference((gelu, gelu_gradient), &reference);
+    }
+
+    /// Reference values from torch 2.15's `gelu` with `approximate="tanh"` in float64.
+    #[test]
+    fn approximate_gelu_and_its_gradient_equal_pytorchs() {
+        let reference = [
+            [-6.0, -8.439649e-11, -7.709976e-10],
+            [-2.5, -0.01508427, -0.03795158],
+            [-1.0, -0.158808, -0.08296408],
+            [-0.1, -0.04601725, 0.4204782],
+            [0.0, 0.0, 0.5],
+            [0.3, 0.1853709, 0.7322955],
+            [1.0, 0.841192, 1.082964],
+            [2.0, 1.954598, 1.086099],
+            [5.0, 5.0, 1.000002],
+        ];
+        equals_reference((gelu_approximate, gelu_approximate_gradient), &reference);
     }
 }

@@ -1,7 +1,7 @@
 //! Group normalisation (Wu and He 2018, arXiv 1803.08494).
 
 use crate::{
-    layer_norm::statistics,
+    layer_norm::Statistics,
     parallel::{self, Room},
     simd::{multiversion, sum_pairs},
 };
@@ -27,27 +27,38 @@ impl GroupNorm {
     /// Normalises the groups of every image of `x`, with the channels' factors `gamma` and then their summands `beta`, which
     /// may be empty.
     ///
+    /// Returns the values, and the statistics for [`backward`](Self::backward).
+    ///
     /// # Panics
     /// If the slices or the number of groups do not fit the shape.
-    pub fn forward(&self, [x, gamma, beta]: [&[f32]; 3]) -> Vec<f32> {
+    pub fn forward(&self, [x, gamma, beta]: [&[f32]; 3]) -> (Vec<f32>, Vec<Statistics>) {
         let (image, images) = self.images([x, gamma, beta]);
-        let write = |(): &mut (), range: Range<usize>, y: Room| {
-            normalise(*self, [&x[range.start * image..range.end * image], gamma, beta], y);
+        let write = |(): &mut (), range: Range<usize>, y: Room, groups: Room<Statistics>, _: Room<()>| {
+            normalise(*self, [&x[range.start * image..range.end * image], gamma, beta], y, groups);
         };
         // SAFETY: `normalise` writes all values.
-        unsafe { parallel::build(images, image, || (), write) }
+        let (y, statistics, _) =
+            unsafe { parallel::build_three(images, [image, self.groups, 0], || (), write) };
+        (y, statistics)
     }
 
     /// Gradients of `x`, `gamma` and `beta`, from that of the output, also without gamma or beta.
     ///
     /// # Panics
-    /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
-    pub fn backward(&self, [x, gamma, beta]: [&[f32]; 3], gradient: &[f32]) -> [Vec<f32>; 3] {
-        assert_eq!(x.len(), gradient.len(), "one length for both");
+    /// If `gradient` has another length than `x`, `statistics` is not of as many groups, or as [`forward`](Self::forward).
+    pub fn backward(
+        &self,
+        [x, gamma, beta]: [&[f32]; 3],
+        statistics: &[Statistics],
+        gradient: &[f32],
+    ) -> [Vec<f32>; 3] {
         let (image, images) = self.images([x, gamma, beta]);
+        assert_eq!(x.len(), gradient.len(), "one length for both");
+        assert_eq!(statistics.len(), images[0] * self.groups, "statistics of each group");
         let write = |(): &mut (), range: Range<usize>, for_x: Room, sums: Room<[f32; 2]>, _: Room<()>| {
             let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
-            gradients(*self, [x, gamma, gradient], for_x, sums);
+            let statistics = &statistics[range.start * self.groups..];
+            gradients(*self, [x, gamma, gradient], statistics, for_x, sums);
         };
         // SAFETY: `gradients` writes all values.
         let (for_x, sums, _) =
@@ -87,11 +98,12 @@ fn channel_value(values: &[f32], channel: usize, without: f32) -> f32 {
 }
 
 multiversion!(
-    fn normalise(with: GroupNorm, inputs: [&[f32]; 3], y: Room<'_>) {
+    fn normalise(with: GroupNorm, inputs: [&[f32]; 3], y: Room<'_>, all: Room<'_, Statistics>) {
         let (GroupNorm { groups, positions, .. }, [x, gamma, beta]) = (with, inputs);
         let [channels, len] = with.group();
-        for (number, (x, y)) in x.chunks_exact(len).zip(y.chunks_exact_mut(len)).enumerate() {
-            let (mean, scale) = statistics(x, with.epsilon, true);
+        let values = x.chunks_exact(len).zip(y.chunks_exact_mut(len));
+        for (number, ((x, y), statistics)) in values.zip(all).enumerate() {
+            let Statistics { mean, scale } = *statistics.write(Statistics::new(x, with.epsilon, true));
             for (at, (x, y)) in x.chunks_exact(positions).zip(y.chunks_exact_mut(positions)).enumerate() {
                 let channel = number % groups * channels + at;
                 let factor = scale * channel_value(gamma, channel, 1.0);
@@ -106,13 +118,19 @@ multiversion!(
 
 multiversion!(
     /// Gradients of `x`, and of beta and gamma of each image in `sums`, from `x`, gamma and the gradient of the output.
-    fn gradients(with: GroupNorm, from: [&[f32]; 3], for_x: Room<'_>, sums: Room<'_, [f32; 2]>) {
+    fn gradients(
+        with: GroupNorm,
+        from: [&[f32]; 3],
+        statistics: &[Statistics],
+        for_x: Room<'_>,
+        sums: Room<'_, [f32; 2]>,
+    ) {
         let (GroupNorm { groups, positions, .. }, [x, gammas, gradient]) = (with, from);
         let [channels, len] = with.group();
-        let of_groups = x.chunks_exact(len).zip(gradient.chunks_exact(len));
+        let of_groups = x.chunks_exact(len).zip(gradient.chunks_exact(len)).zip(statistics);
         let results = for_x.chunks_exact_mut(len).zip(sums.chunks_exact_mut(channels));
-        for (number, ((x, gradient), (for_x, sums))) in of_groups.zip(results).enumerate() {
-            let (mean, scale) = statistics(x, with.epsilon, true);
+        for (number, (((x, gradient), statistics), (for_x, sums))) in of_groups.zip(results).enumerate() {
+            let Statistics { mean, scale } = *statistics;
             let gamma = |at| channel_value(gammas, number % groups * channels + at, 1.0);
             let (mut along, mut across) = (0.0, 0.0);
             for (at, sums) in sums.iter_mut().enumerate() {
@@ -143,9 +161,10 @@ mod tests {
     fn empty_images_are_supported() {
         for (channels, positions) in [(4, 0), (0, 3)] {
             let norm = GroupNorm { groups: 2, channels, positions, epsilon: 1e-5 };
-            assert!(norm.forward([&[]; 3]).is_empty());
+            let (output, statistics) = norm.forward([&[]; 3]);
+            assert!(output.is_empty() && statistics.is_empty());
             let zeros = || vec![0.0; channels];
-            assert_eq!(norm.backward([&[]; 3], &[]), [Vec::new(), zeros(), zeros()]);
+            assert_eq!(norm.backward([&[]; 3], &[], &[]), [Vec::new(), zeros(), zeros()]);
         }
     }
 
@@ -156,7 +175,8 @@ mod tests {
             x[40] = f32::NAN;
             let norm = GroupNorm { groups: 2, channels: 4, positions: 9, epsilon: 1e-5 };
             let inputs = [&x[..], &[], &[]];
-            for values in [norm.forward(inputs), norm.backward(inputs, &[1.0; 72])[0].clone()] {
+            let (output, statistics) = norm.forward(inputs);
+            for values in [output, norm.backward(inputs, &statistics, &[1.0; 72])[0].clone()] {
                 assert!((0..72).all(|at| values[at].is_nan() == (36..54).contains(&at)), "{vectors}");
             }
         });
@@ -172,9 +192,10 @@ mod tests {
         let gradient =
             [0.05940288, -0.1393988, 0.2566204, -0.1766246, -0.25904, 1.199211, 0.3782598, -1.31843];
         everywhere(|vectors| {
+            let (ours, statistics) = norm.forward(inputs);
             let [for_x, for_gamma, for_beta] =
-                norm.backward(inputs, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
-            assert_close(&norm.forward(inputs), &output, vectors);
+                norm.backward(inputs, &statistics, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
+            assert_close(&ours, &output, vectors);
             assert_close(&for_x, &gradient, vectors);
             assert_close(&for_gamma, &[-2.695109, 0.7256062, -3.820336, -2.978529], vectors);
             assert_close(&for_beta, &[3.0, -0.5, 4.0, -1.9], vectors);

@@ -99,17 +99,34 @@ pub unsafe fn store<S: Simd>(to: *mut f32, vector: S::f32s) {
 /// Number of partial results, which the compiler keeps in vectors.
 const PARTS: usize = 16;
 
-/// Sum of `of(0..len)` in 16 partial sums, which the compiler vectorises.
+/// Sum of partial sums, in vectors.
 #[inline(always)]
-pub fn sum(len: usize, of: impl Fn(usize) -> f32) -> f32 {
+fn total(mut sums: [f32; PARTS]) -> f32 {
+    let mut half = PARTS / 2;
+    while half > 0 {
+        for part in 0..half {
+            sums[part] += sums[part + half];
+        }
+        half /= 2;
+    }
+    sums[0]
+}
+
+/// Sum of `of(a, b)` over slices of equal length, in 16 partial sums.
+#[inline(always)]
+pub fn sum(a: &[f32], b: &[f32], of: impl Fn(f32, f32) -> f32) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<PARTS>(), b.as_chunks::<PARTS>());
     let mut sums = [0.0; PARTS];
-    for start in (0..len - len % PARTS).step_by(PARTS) {
+    for (a, b) in a.iter().zip(b) {
         for part in 0..PARTS {
-            sums[part] += of(start + part);
+            sums[part] += of(a[part], b[part]);
         }
     }
-    let rest: f32 = (len - len % PARTS..len).map(of).sum();
-    sums.iter().sum::<f32>() + rest
+    let mut rest = 0.0;
+    for (a, b) in a_rest.iter().zip(b_rest) {
+        rest += of(*a, *b);
+    }
+    total(sums) + rest
 }
 
 /// Sums of both values of `of(a, b, c)` over slices of equal length, in 16 partial sums each.
@@ -130,12 +147,12 @@ pub fn sum_pairs<A: Copy, B: Copy, C: Copy>(
             second[part] += pair[1];
         }
     }
-    let mut total = [first.iter().sum::<f32>(), second.iter().sum::<f32>()];
+    let mut totals = [total(first), total(second)];
     for ((a, b), c) in a_rest.iter().zip(b_rest).zip(c_rest) {
         let pair = of(*a, *b, *c);
-        total = [total[0] + pair[0], total[1] + pair[1]];
+        totals = [totals[0] + pair[0], totals[1] + pair[1]];
     }
-    total
+    totals
 }
 
 /// The largest value; −∞ if there is none. NaN is ignored.

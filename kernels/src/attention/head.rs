@@ -161,9 +161,14 @@ multiversion!(
                 }
             }
             let most = largest(seen);
-            seen.iter_mut().for_each(|score| *score = exp(*score - most));
-            let factor = 1.0 / sum(seen.len(), |at| seen[at]);
-            seen.iter_mut().for_each(|score| *score *= factor);
+            // Loops, because closures of iterators are not compiled for the processor's vectors.
+            for score in &mut *seen {
+                *score = exp(*score - most);
+            }
+            let factor = 1.0 / sum(seen, seen, |weight, _| weight);
+            for score in seen {
+                *score *= factor;
+            }
         }
     }
 );
@@ -181,7 +186,9 @@ multiversion!(
     ) {
         let keys = head.keys.max(1);
         if let Some(for_weights) = for_weights {
-            scores.iter_mut().zip(for_weights).for_each(|(score, gradient)| *score += gradient);
+            for (score, gradient) in scores.iter_mut().zip(for_weights) {
+                *score += gradient;
+            }
         }
         if let Some((dropout, _)) = head.dropout {
             let factor = dropout.factor();
@@ -196,7 +203,7 @@ multiversion!(
         {
             let (seen, later) = scores.split_at_mut(head.seen(query));
             let weights = &weights[..seen.len()];
-            let mean = sum(seen.len(), |at| weights[at].abs() * seen[at]);
+            let mean = sum(weights, seen, |weight, gradient| weight.abs() * gradient);
             for (score, weight) in seen.iter_mut().zip(weights) {
                 *score = weight.abs() * (*score - mean);
             }

@@ -5,6 +5,7 @@
 //! output again from the input, which they read anyway.
 
 mod pooled;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +22,8 @@ use std::ops::Range;
 
 /// Sums `a` and `a` × `b` over each channel.
 ///
-/// With `outputs`, `a` is a gradient, without centres, through the ReLU after these maps of `b`. Planes are summed in f32
-/// and their sums in f64, in image order.
+/// With `outputs`, `a` is a gradient, without centres, through the ReLU after these maps of `b`. Planes, or a few values of
+/// several images, are summed in f32 and their sums in f64, in image order.
 ///
 /// # Panics
 /// If there are fewer values than the shape `[batch, channels, positions]` requires.
@@ -32,6 +33,9 @@ pub fn sums(
     outputs: Option<&[Affine]>,
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<[f64; 2]> {
+    if rows::are_faster(positions) {
+        return rows::sums(a, b, outputs, [batch, channels, positions]);
+    }
     let one = |(): &mut (), image| image_sums(a, b, outputs, image, channels, positions);
     totals(parallel::each(batch, || (), one), channels)
 }
@@ -139,6 +143,9 @@ pub fn apply(
         apply_to_image(&lines[..channels], a, b, relu, image.start, positions, to)
     };
     let len = parallel::values(&[channels, positions]).expect("an image that fits in memory");
+    if rows::are_faster(positions) {
+        return rows::apply(lines, a, b, relu, [batch, channels, positions]);
+    }
     // SAFETY: an image has a whole number of planes, and every one is written.
     unsafe { parallel::build([batch, 1], len, || (), one) }
 }

@@ -52,15 +52,17 @@ multiversion!(
         let PooledGradient { values, taken, inputs, windows, .. } = gradient;
         let [_, channels, rows, columns] = windows.output();
         let len = rows * columns;
-        let planes = (image * channels..(image + 1) * channels).map(|plane| {
+        let mut sums = Vec::with_capacity(channels);
+        // A closure of an iterator could be compiled as a function without the vector instructions.
+        for plane in image * channels..(image + 1) * channels {
             let (values, inputs) = (&values[plane * len..][..len], &inputs[plane * len..][..len]);
             let taken = &taken[plane * len..][..len];
-            sum_pairs(values, inputs, taken, |gradient, input, taken| {
+            sums.push(sum_pairs(values, inputs, taken, |gradient, input, taken| {
                 let gradient = if taken == NONE { 0.0 } else { gradient };
                 [gradient, gradient * input]
-            })
-        });
-        planes.collect()
+            }));
+        }
+        sums
     }
 );
 

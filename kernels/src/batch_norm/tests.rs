@@ -8,14 +8,20 @@ use crate::{
 
 #[test]
 fn batch_norm_passes_equal_plain_loops() {
-    let shape = [3, 2, 37];
-    let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
+    for shape in [[3, 2, 37], [70, 2, 1], [33, 2, 7]] {
+        passes_equal_plain_loops(shape);
+    }
+}
+
+fn passes_equal_plain_loops(shape: [usize; 3]) {
+    let len = shape.iter().product();
+    let (a, b, centres) = (noise(7, len), noise(8, len), [0.5, -2.0]);
     everywhere(|width| {
         let (plain, centred) =
             (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
         let (mut wanted, mut lines) = ([[0.0; 2]; 2], Vec::new());
         for at in 0..a.len() {
-            let channel = at / 37 % 2;
+            let channel = at / shape[2] % 2;
             let (a, b) = (f64::from(a[at]), f64::from(b[at] - centres[channel]));
             wanted[channel][0] += a;
             wanted[channel][1] += a * b;
@@ -47,7 +53,14 @@ fn totals(sums: &[[f64; 2]]) -> Vec<f32> {
 
 #[test]
 fn relu_in_the_same_pass_equals_relu_after_it_to_the_bit() {
-    let (x, gradient, shape) = (noise(7, 222), noise(8, 222), [3, 2, 37]);
+    for shape in [[3, 2, 37], [70, 2, 1], [33, 2, 7]] {
+        fused_equals_separate(shape);
+    }
+}
+
+fn fused_equals_separate(shape: [usize; 3]) {
+    let len = shape.iter().product();
+    let (x, gradient) = (noise(7, len), noise(8, len));
     let x = Centred { values: &x, centres: Some(&[0.5, -2.0]) };
     everywhere(|width| {
         let normalised = apply(&MAPS, x, None, Relu::None, shape);

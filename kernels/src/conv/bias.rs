@@ -41,7 +41,7 @@ multiversion!(
         for image in images.chunks_exact((channels * plane).max(1)) {
             for (at, total) in sums.iter_mut().enumerate() {
                 let values = &image[(first + at) * plane..][..plane];
-                *total += sum(plane, |at| values[at]);
+                *total += sum(values, values, |value, _| value);
             }
         }
     }

@@ -24,6 +24,12 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     elementwise::<D, 1>(x, kernel::gelu, kernel::gelu_gradient, activation::gelu)
 }
 
+/// Computes `burn::tensor::activation::gelu_approximate(x)`.
+pub fn gelu_approximate<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let (forward, gradient) = (kernel::gelu_approximate, kernel::gelu_approximate_gradient);
+    elementwise::<D, 1>(x, forward, gradient, activation::gelu_approximate)
+}
+
 /// Computes `burn::tensor::activation::silu(x)`.
 pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     elementwise::<D, 1>(x, kernel::silu, kernel::silu_gradient, activation::silu)

@@ -1,7 +1,7 @@
 //! Cross-entropy of classes.
 
 use super::operation::{self, Operation};
-use crate::cross_entropy::{CrossEntropy, Saved};
+use crate::cross_entropy::{CrossEntropy, Saved, Targets};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use burn::backend::TensorMetadata;
 use burn::nn::loss::CrossEntropyLoss;
@@ -11,19 +11,39 @@ use std::sync::Arc;
 /// Computes the mean loss `[1]` of logits `[batch, classes]` and targets `[batch]`, as `loss.forward`.
 ///
 /// On CUDA it takes two launches, and one for its gradient, under the conditions of [`cross_entropy_totals`]. On a CPU the
-/// kernel supports logits in f32 without class weights and padding; a target that is not a class gives NaN.
+/// kernel supports logits in f32, with class weights or smoothing; a target that is not a class gives NaN, unless it is
+/// padding.
 pub fn cross_entropy(loss: &CrossEntropyLoss, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     match cross_entropy_totals(loss, &logits, &targets) {
         Some((mean, _totals)) => mean,
-        None if is_plain(loss) && is_host(&logits) => {
+        None if loss.logits && is_host(&logits) && (loss.weights.is_none() || loss.smoothing.is_none()) => {
             let [batch, classes] = logits.dims();
             assert_shape!(targets, [batch]);
             let kernel = CrossEntropy { classes, smoothing: loss.smoothing.unwrap_or_default() };
-            let operator = Operator { kernel, targets: Arc::new(targets.into_data().iter().collect()) };
-            operation::run(operator, [logits.into_dispatch()])
+            let targets: Vec<i64> = targets.into_data().iter().collect();
+            let weights = weights(loss, &targets);
+            operation::run(
+                Operator { kernel, targets: Arc::new((targets, weights)) },
+                [logits.into_dispatch()],
+            )
         }
         None => loss.forward(logits, targets),
     }
+}
+
+/// Weight of each target, which is 0 for padding; empty if all are 1.
+fn weights(loss: &CrossEntropyLoss, targets: &[i64]) -> Vec<f32> {
+    if is_plain(loss) {
+        return Vec::new();
+    }
+    let classes: Option<Vec<f32>> = loss.weights.as_ref().map(|weights| weights.to_data().iter().collect());
+    let padding = loss.pad_tokens.as_deref().unwrap_or_default();
+    let weight = |target: &i64| match (usize::try_from(*target), &classes) {
+        (Ok(target), _) if padding.contains(&target) => 0.0,
+        (Ok(target), Some(classes)) => classes.get(target).copied().unwrap_or(f32::NAN),
+        _ => 1.0,
+    };
+    targets.iter().map(weight).collect()
 }
 
 /// Whether the loss has no class weights and no padding.
@@ -34,19 +54,26 @@ fn is_plain(loss: &CrossEntropyLoss) -> bool {
 #[derive(Clone, Debug)]
 struct Operator {
     kernel: CrossEntropy,
-    targets: Arc<Vec<i64>>,
+    /// Classes and weights.
+    targets: Arc<(Vec<i64>, Vec<f32>)>,
+}
+
+impl Operator {
+    fn targets(&self) -> Targets<'_> {
+        Targets { classes: &self.targets.0, weights: &self.targets.1 }
+    }
 }
 
 impl Operation<1, 1> for Operator {
     type Saved = Saved;
 
     fn forward(&self, [logits]: [Host; 1]) -> (Host, Saved) {
-        let (loss, saved) = self.kernel.forward(values(&logits), &self.targets);
+        let (loss, saved) = self.kernel.forward(values(&logits), self.targets());
         (tensor(vec![loss], [1]), saved)
     }
 
     fn backward(&self, [logits]: [Host; 1], saved: Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        let gradient = self.kernel.backward(values(&logits), &self.targets, &saved, values(&grad)[0]);
+        let gradient = self.kernel.backward(values(&logits), self.targets(), &saved, values(&grad)[0]);
         [Some(tensor(gradient, logits.shape()))]
     }
 }

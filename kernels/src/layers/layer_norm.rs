@@ -4,7 +4,7 @@ use super::linear::no_bias;
 use super::operation::{self, Operation, shaped};
 use crate::group_norm;
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::layer_norm::LayerNorm;
+use crate::layer_norm::{LayerNorm, Statistics};
 use burn::backend::TensorMetadata;
 use burn::nn::{GroupNorm, InstanceNorm, RmsNorm};
 use burn::tensor::{DType, Tensor, assert_shape};
@@ -82,14 +82,22 @@ macro_rules! operations {
     ($($kernel:ty),*) => {
         $(
             impl Operation<3, 3> for $kernel {
-                type Saved = ();
+                type Saved = Vec<Statistics>;
 
-                fn forward(&self, inputs: [Host; 3]) -> (Host, ()) {
-                    (tensor(self.forward(inputs.each_ref().map(values)), inputs[0].shape()), ())
+                fn forward(&self, inputs: [Host; 3]) -> (Host, Self::Saved) {
+                    let (output, statistics) = self.forward(inputs.each_ref().map(values));
+                    (tensor(output, inputs[0].shape()), statistics)
                 }
 
-                fn backward(&self, read: [Host; 3], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
-                    shaped(self.backward(read.each_ref().map(values), values(&grad)), &read, wanted)
+                fn backward(
+                    &self,
+                    read: [Host; 3],
+                    statistics: Self::Saved,
+                    grad: Host,
+                    wanted: [bool; 3],
+                ) -> [Option<Host>; 3] {
+                    let gradients = self.backward(read.each_ref().map(values), &statistics, values(&grad));
+                    shaped(gradients, &read, wanted)
                 }
             }
         )*

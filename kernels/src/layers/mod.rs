@@ -23,7 +23,7 @@ pub(crate) mod padding;
 mod pool;
 mod recurrent;
 
-pub use activation::{gelu, leaky_relu, prelu, relu, sigmoid, silu, swiglu, tanh};
+pub use activation::{gelu, gelu_approximate, leaky_relu, prelu, relu, sigmoid, silu, swiglu, tanh};
 pub use attention::{AttentionMask, attention, causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv1d};
 pub use cross_entropy::{cross_entropy, cross_entropy_totals};

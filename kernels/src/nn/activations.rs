@@ -4,7 +4,7 @@ use super::drop_in::drop_in;
 use crate::layers;
 use burn::module::Module;
 use burn::nn::{Initializer, LinearLayout};
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Tensor};
 
 /// A module without settings that applies a function of [`layers`].
 macro_rules! function {
@@ -83,7 +83,7 @@ drop_in! {
 /// GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415).
 #[derive(Module, Debug, Default)]
 pub struct Gelu {
-    /// Whether the approximation with tanh is used, which is Burn's operation.
+    /// Whether the approximation with tanh is used.
     pub approximate: bool,
 }
 
@@ -100,6 +100,6 @@ impl Gelu {
 
     /// Applies the function to a tensor of any shape.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        if self.approximate { activation::gelu_approximate(input) } else { layers::gelu(input) }
+        if self.approximate { layers::gelu_approximate(input) } else { layers::gelu(input) }
     }
 }

@@ -194,6 +194,8 @@ fn activation_functions_equal_those_of_burn() {
     let x = || random([9, 1000]) * 3.0;
     compare((Relu::new(), burn::nn::Relu::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Gelu::new(), burn::nn::Gelu::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    let approximate = (Gelu::new_approximate(), burn::nn::Gelu::new_approximate());
+    compare(approximate, x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Silu::new(), Silu::new()), x(), |m, x| m.forward(x), |_, x| burn::tensor::activation::silu(x));
     compare((Sigmoid::new(), burn::nn::Sigmoid::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Tanh::new(), burn::nn::Tanh::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
@@ -234,11 +236,21 @@ proptest! {
         (batch, classes) in (1..40_usize, 1..70_usize),
         (smoothing, offset) in
             prop::sample::select(&[(None, 0.0), (Some(0.1), 0.0), (None, -200.0), (Some(1.0), 90.0)]),
+        (weighted, padded) in (any::<bool>(), any::<bool>()),
     ) {
+        let weights = weighted.then(|| (0..classes).map(|class| 0.5 + (class % 3) as f32).collect());
+        // Class 0 is that of the first row, and of all rows if 7 is a multiple of the classes.
+        let padding = (padded && batch > 1 && 7 % classes != 0).then(|| vec![0, 9999]);
         let targets = (0..batch).map(|row| (row * 7 % classes) as i64).collect::<Vec<_>>();
         let targets = Tensor::<1, Int>::from_ints(&targets[..], &device());
-        let ours = CrossEntropyLossConfig::new().with_smoothing(smoothing);
-        let burns = burn::nn::loss::CrossEntropyLossConfig::new().with_smoothing(smoothing);
+        let ours = CrossEntropyLossConfig::new()
+            .with_smoothing(smoothing)
+            .with_weights(weights.clone())
+            .with_pad_tokens(padding.clone());
+        let burns = burn::nn::loss::CrossEntropyLossConfig::new()
+            .with_smoothing(smoothing)
+            .with_weights(weights)
+            .with_pad_tokens(padding);
         same_settings(&ours, &burns);
         let both = (ours.init(&device()), burns.init(&device()));
         let forward = |m: &CrossEntropyLoss, x| m.forward(x, targets.clone());

@@ -235,7 +235,7 @@ multiversion!(
                 }
                 for (columns, out) in spans.axes[1].iter().zip(&mut windows) {
                     let total = match whole {
-                        true => sum(values.len(), |at| values[at]),
+                        true => sum(values, values, |value, _| value),
                         false => sums[columns.clone()].iter().sum(),
                     };
                     *out = total / spans.divisor(rows, columns);

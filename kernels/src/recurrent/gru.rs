@@ -1,6 +1,6 @@
 //! GRU over all time steps (Cho et al. 2014, arXiv 1406.1078, with the reset gate of PyTorch).
 
-use super::{Packed, Recurrent, SEQUENCES, Sizes, workspace};
+use super::{Packed, Recurrent, Sizes, workspace};
 use crate::{
     exp::{sigmoid, tanh},
     linear,
@@ -22,15 +22,15 @@ impl Recurrent for Gru {
         &self,
         [x, for_inputs, for_hidden, input_bias, hidden_bias, state]: [&[f32]; 6],
     ) -> [Vec<f32>; 2] {
-        let Sizes { batch, time, inputs, hidden, .. } = self.0;
+        let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         self.0.check(3, [x, for_inputs, for_hidden], &[input_bias, hidden_bias], &[state]);
         let matrices = [(for_inputs, inputs, input_bias), (for_hidden, hidden, hidden_bias)].map(
             |(matrix, rows, bias)| {
                 Packed::new([rows, 3 * hidden], bias, |row, column| matrix[row * 3 * hidden + column])
             },
         );
-        let (rows, lens) = ([batch, SEQUENCES], [time * hidden, time * 4 * hidden, 0]);
-        let new = || workspace([hidden, matrices[0].stride(), matrices[1].stride()]);
+        let (rows, lens) = ([batch, at_once], [time * hidden, time * 4 * hidden, 0]);
+        let new = || workspace(at_once, [hidden, matrices[0].stride(), matrices[1].stride()]);
         let write = |workspace: &mut _, sequences, outputs: Room, saved: Room, _: Room<()>| {
             forward_sequences(self.0, [x, state], &matrices, sequences, workspace, [outputs, saved]);
         };
@@ -46,7 +46,7 @@ impl Recurrent for Gru {
         saved: &[f32],
         x_wanted: bool,
     ) -> [Vec<f32>; 6] {
-        let Sizes { batch, time, inputs, hidden, .. } = self.0;
+        let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         let len = self.0.check(3, [x, for_inputs, for_hidden], &[input_bias, hidden_bias], &[state]);
         assert_eq!([outputs.len(), gradient.len(), saved.len()], [len, len, 4 * len], "lengths of forward");
         let matrix =
@@ -55,10 +55,10 @@ impl Recurrent for Gru {
         let mut state_gradient = vec![0.0; batch * hidden];
         let write = |[from_input, from_hidden]: [Room; 2]| {
             parallel::write_parts(
-                [batch, SEQUENCES],
+                [batch, at_once],
                 [time * 3 * hidden, time * 3 * hidden, hidden],
                 (from_input, from_hidden, &mut state_gradient),
-                || workspace([3 * hidden, 3 * hidden, matrix.stride()]),
+                || workspace(at_once, [3 * hidden, 3 * hidden, matrix.stride()]),
                 |workspace, sequences, for_input, for_hidden, state| {
                     let to = [for_input, for_hidden];
                     backward_sequences(self.0, values, &matrix, sequences, workspace, to, state);
@@ -162,7 +162,9 @@ multiversion!(
                 };
                 let row = sequence * time + step;
                 let state = &mut state[at * hidden..][..hidden];
-                state.iter_mut().zip(&gradient[row * hidden..]).for_each(|(state, from)| *state += from);
+                for (state, from) in state.iter_mut().zip(&gradient[row * hidden..]) {
+                    *state += from;
+                }
                 let for_input = &mut for_input[at * 3 * hidden..][..3 * hidden];
                 let for_hidden = &mut for_hidden[at * 3 * hidden..][..3 * hidden];
                 backward_step(&saved[row * 4 * hidden..], before, state, for_input, for_hidden);
@@ -172,7 +174,9 @@ multiversion!(
             }
             matrix.multiply(simd, count, (for_hidden, 3 * hidden), through);
             for (state, through) in state.chunks_exact_mut(hidden.max(1)).zip(through.chunks(stride.max(1))) {
-                state.iter_mut().zip(through).for_each(|(state, through)| *state += through);
+                for (state, through) in state.iter_mut().zip(through) {
+                    *state += through;
+                }
             }
         }
     }
@@ -213,5 +217,7 @@ fn backward_step(
         *for_product = for_candidate * reset;
     }
     for_hidden[..2 * hidden].copy_from_slice(for_gates);
-    state.iter_mut().zip(update).for_each(|(state, update)| *state *= update);
+    for (state, update) in state.iter_mut().zip(update) {
+        *state *= update;
+    }
 }

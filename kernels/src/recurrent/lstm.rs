@@ -1,6 +1,6 @@
 //! LSTM over all time steps (Hochreiter and Schmidhuber 1997, with the gates of PyTorch).
 
-use super::{Packed, Recurrent, SEQUENCES, Sizes, workspace};
+use super::{Packed, Recurrent, Sizes, workspace};
 use crate::{
     exp::{sigmoid, tanh},
     linear,
@@ -22,7 +22,7 @@ impl Recurrent for Lstm {
         &self,
         [x, for_inputs, for_hidden, bias, first_state, first_cells]: [&[f32]; 6],
     ) -> [Vec<f32>; 2] {
-        let Sizes { batch, time, inputs, hidden, .. } = self.0;
+        let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         let len = self.0.check(4, [x, for_inputs, for_hidden], &[bias], &[first_state, first_cells]);
         let matrix = Packed::new([inputs + hidden, 4 * hidden], bias, |row, column| {
             let (matrix, row) = match row.checked_sub(inputs) {
@@ -34,10 +34,10 @@ impl Recurrent for Lstm {
         let write = |[outputs, saved]: [Room; 2]| {
             let (states, last_cells) = outputs.split_at_mut(len);
             parallel::write_parts(
-                [batch, SEQUENCES],
+                [batch, at_once],
                 [time * hidden, hidden, time * 5 * hidden],
                 (states, last_cells, saved),
-                || workspace([inputs + hidden, matrix.stride(), hidden]),
+                || workspace(at_once, [inputs + hidden, matrix.stride(), hidden]),
                 |workspace, sequences, states, last_cells, saved| {
                     let from = [x, first_state, first_cells];
                     let to = [states, last_cells, saved];
@@ -56,7 +56,7 @@ impl Recurrent for Lstm {
         saved: &[f32],
         x_wanted: bool,
     ) -> [Vec<f32>; 6] {
-        let Sizes { batch, time, inputs, hidden, .. } = self.0;
+        let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         let len = self.0.check(4, [x, for_inputs, for_hidden], &[bias], &[first_state, cells]);
         let all = len + batch * hidden;
         assert_eq!([outputs.len(), gradient.len(), saved.len()], [all, all, 5 * len], "lengths of forward");
@@ -65,10 +65,10 @@ impl Recurrent for Lstm {
         let [mut state_gradient, mut cells_gradient] = [(); 2].map(|()| vec![0.0; batch * hidden]);
         let write = |[gates]: [Room; 1]| {
             parallel::write_parts(
-                [batch, SEQUENCES],
+                [batch, at_once],
                 [time * 4 * hidden, hidden, hidden],
                 (gates, &mut state_gradient, &mut cells_gradient),
-                || workspace([0, 4 * hidden, matrix.stride()]),
+                || workspace(at_once, [0, 4 * hidden, matrix.stride()]),
                 |workspace, sequences, gates, for_hidden, for_cells| {
                     let (values, states) = ([cells, saved, gradient], [for_hidden, for_cells]);
                     backward_sequences(self.0, values, &matrix, sequences, workspace, gates, states);
@@ -136,9 +136,12 @@ multiversion!(
 #[inline(always)]
 fn forward_step(gates: &mut [f32], cells: &mut [f32], state: &mut [f32]) {
     let hidden = cells.len();
-    gates[..2 * hidden].iter_mut().for_each(|gate| *gate = sigmoid(*gate));
-    gates[2 * hidden..3 * hidden].iter_mut().for_each(|gate| *gate = tanh(*gate));
-    gates[3 * hidden..].iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+    for (number, gates) in gates.chunks_exact_mut(hidden.max(1)).enumerate() {
+        // Loops, because closures of iterators are not compiled for the processor's vectors.
+        for gate in gates {
+            *gate = if number == 2 { tanh(*gate) } else { sigmoid(*gate) };
+        }
+    }
     let [input, forget, candidate, output] = [0, 1, 2, 3].map(|gate| &gates[gate * hidden..][..hidden]);
     for (((cell, forget), input), candidate) in cells.iter_mut().zip(forget).zip(input).zip(candidate) {
         *cell = forget * *cell + input * candidate;
@@ -181,7 +184,9 @@ multiversion!(
                 };
                 let states = &mut states[at * stride..][..hidden];
                 let from = &gradient[(sequence * time + step) * hidden..];
-                states.iter_mut().zip(from).for_each(|(state, from)| *state += from);
+                for (state, from) in states.iter_mut().zip(from) {
+                    *state += from;
+                }
                 let gates = &mut gates[at * 4 * hidden..][..4 * hidden];
                 backward_step(saved(step), before, states, &mut for_cells[at * hidden..][..hidden], gates);
                 to_gates[(at * time + step) * 4 * hidden..][..4 * hidden].write_copy_of_slice(gates);

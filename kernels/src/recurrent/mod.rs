@@ -16,8 +16,9 @@ use crate::{
 use packed::Packed;
 use std::fmt::Debug;
 
-/// Sequences per part of the work. Independent of the number of threads, as is the order of sums.
-const SEQUENCES: usize = 8;
+/// Least and most sequences per part of the work.
+const FEW: usize = 8;
+const MANY: usize = 32;
 
 /// Sizes of a recurrent layer and direction of the recurrence.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +88,12 @@ impl Sizes {
         values(&[batch, time, units, gates + 1]).expect("values that fit in memory") / (gates + 1)
     }
 
+    /// Sequences per part of the work: each part reads all factors in every time step. Results do not depend on it, because
+    /// no sum is over sequences.
+    fn at_once(&self) -> usize {
+        self.batch.div_ceil(rayon::current_num_threads()).next_multiple_of(FEW).clamp(FEW, MANY)
+    }
+
     /// Time steps in the order of the recurrence.
     fn steps(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
         let Self { time, reverse, .. } = *self;
@@ -124,6 +131,6 @@ impl Sizes {
 }
 
 /// Room of a thread: rows of three lengths for each sequence of a part.
-fn workspace(lens: [usize; 3]) -> [Vec<f32>; 3] {
-    lens.map(|len| vec![0.0; SEQUENCES * len])
+fn workspace(sequences: usize, lens: [usize; 3]) -> [Vec<f32>; 3] {
+    lens.map(|len| vec![0.0; sequences * len])
 }

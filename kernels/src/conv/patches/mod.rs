@@ -20,6 +20,9 @@ use tile::{Tile, spread};
 /// Number of output positions of a tile, unless a row or an image has more.
 const POSITIONS: usize = 256;
 
+/// Output positions below which a product spends more time on its other matrix.
+const FEW: usize = 128;
+
 /// Maximum number of parts of a batch, and of values of the gradients of weights that they add up to.
 const PARTS: usize = 16;
 const SUMS: usize = 1 << 23;
@@ -79,7 +82,9 @@ pub fn forward(geometry: &Geometry, images: &[f32], weights: &[f32], bias: &[f32
 pub fn gradients(geometry: &Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
     let (batch, filters, taps) = (geometry.batch, geometry.filters, geometry.taps());
     let len = filters * taps + filters;
-    let at_once = at_once(geometry);
+    // Independent of the number of threads, as is the order of sums.
+    let parts = (SUMS / (filters * taps)).min(batch * geometry.output_plane() / FEW).clamp(2, PARTS);
+    let at_once = batch.div_ceil(parts);
     let each = parallel::each(
         batch.div_ceil(at_once),
         || Workspace::new(geometry),
@@ -137,7 +142,8 @@ fn in_parts(
     len: usize,
     work: impl Fn(&mut Workspace, Range<usize>, &mut [f32]) + Sync + Send,
 ) {
-    let (rows, none) = ([geometry.batch, at_once(geometry)], (&mut [(); 0], &mut [(); 0]));
+    let at_once = (POSITIONS / geometry.output_plane()).clamp(1, geometry.batch.div_ceil(4));
+    let (rows, none) = ([geometry.batch, at_once], (&mut [(); 0], &mut [(); 0]));
     write_parts(
         rows,
         [len, 0, 0],
@@ -147,12 +153,6 @@ fn in_parts(
             work(w, range, values);
         },
     );
-}
-
-/// Images of a part of the work.
-fn at_once(geometry: &Geometry) -> usize {
-    let parts = (SUMS / (geometry.filters * geometry.taps())).clamp(2, PARTS);
-    geometry.batch.div_ceil(parts)
 }
 
 /// The tiles of some images.
