@@ -1,7 +1,7 @@
 //! Activation functions and their gradients.
 
 use crate::{
-    elementwise::map,
+    elementwise::{map, update},
     exp::{self, exp},
 };
 
@@ -64,6 +64,29 @@ pub fn silu_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
         let sigmoid = logistic(x);
         gradient * (sigmoid + x * sigmoid * (1.0 - sigmoid))
     })
+}
+
+/// `silu(x) × factor` of values at the same index.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn silu_product(x: &[f32], factor: &[f32]) -> Vec<f32> {
+    map(x, factor, |x, factor| x * logistic(x) * factor)
+}
+
+/// Gradients of both inputs of [`silu_product`], from the inputs and the gradient of the output.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn silu_product_gradients(x: &[f32], factor: &[f32], gradient: &[f32]) -> [Vec<f32>; 2] {
+    let mut for_factor = factor.to_vec();
+    let for_x = update((x, gradient), &mut for_factor, &mut vec![(); x.len()], |x, gradient, factor, ()| {
+        let sigmoid = logistic(x);
+        let for_x = gradient * *factor * (sigmoid + x * sigmoid * (1.0 - sigmoid));
+        *factor = gradient * (x * sigmoid);
+        for_x
+    });
+    [for_x, for_factor]
 }
 
 #[inline(always)]

@@ -74,7 +74,29 @@ fn with_slopes<const D: usize>(x: Tensor<D>, slopes: Tensor<1>) -> Tensor<D> {
 
 /// Computes `layer.forward(x)`.
 pub fn swiglu<const D: usize>(layer: &SwiGlu, x: Tensor<D>) -> Tensor<D> {
-    silu(linear(&layer.linear_inner, x.clone())) * linear(&layer.linear_outer, x)
+    let gated = [linear(&layer.linear_inner, x.clone()), linear(&layer.linear_outer, x)];
+    if !gated.iter().all(is_host) {
+        let [x, factor] = gated;
+        return silu(x) * factor;
+    }
+    operation::run(SiluProduct, gated.map(Tensor::into_dispatch))
+}
+
+/// `silu(x) × factor`.
+#[derive(Clone, Debug)]
+struct SiluProduct;
+
+impl Operation<2, 2> for SiluProduct {
+    type Saved = ();
+
+    fn forward(&self, [x, factor]: [Host; 2]) -> (Host, ()) {
+        (tensor(kernel::silu_product(values(&x), values(&factor)), x.shape()), ())
+    }
+
+    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
+        let [x, factor] = read.each_ref().map(values);
+        shaped(kernel::silu_product_gradients(x, factor, values(&grad)), &read, wanted)
+    }
 }
 
 /// Leaky ReLU of planes of `plane` values, which have the slopes in turn.

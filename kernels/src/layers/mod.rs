@@ -25,7 +25,7 @@ mod recurrent;
 
 pub use activation::{gelu, gelu_approximate, leaky_relu, prelu, relu, sigmoid, silu, swiglu, tanh};
 pub use attention::{AttentionMask, attention, causal_attention, causal_attention_with};
-pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv1d};
+pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv_transpose1d, conv1d};
 pub use cross_entropy::{cross_entropy, cross_entropy_totals};
 pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
@@ -35,7 +35,7 @@ pub use pool::{
     adaptive_avg_pool, adaptive_avg_pool1d, avg_pool, avg_pool1d, max_pool, max_pool1d, relu_max_pool,
     relu_max_pool_windows,
 };
-pub use recurrent::{bi_lstm, gru, lstm};
+pub use recurrent::{bi_gru, bi_lstm, gru, lstm};
 
 #[cfg(test)]
 mod transformer_tests;

@@ -4,7 +4,7 @@ use super::linear::no_bias;
 use super::operation::{self, Operation, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::recurrent::{self, Recurrent, Sizes};
-use burn::nn::{BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
+use burn::nn::{BiGru, BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
 use burn::tensor::Tensor;
 
 /// Computes `layer.forward(x, state)`.
@@ -58,17 +58,43 @@ pub fn bi_lstm(layer: &BiLstm, x: Tensor<3>, state: Option<LstmState<3>>) -> (Te
 ///
 /// The kernel supports the gates and activations of PyTorch's GRU, without clipping of the state.
 pub fn gru(layer: &Gru, x: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
-    let activations = [&layer.gate_activation, &layer.hidden_activation];
-    if !layer.reset_after || !covered(&x, &layer.new_gate, layer.clip, &activations) {
+    match gru_is_covered(layer, &x) {
+        true => directed_gru(layer, x, state, false),
+        false => layer.forward(x, state),
+    }
+}
+
+/// Computes `layer.forward(x, state)`, with [`gru()`] in each direction.
+pub fn bi_gru(layer: &BiGru, x: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
+    if x.dims().contains(&0) || !gru_is_covered(&layer.forward, &x) {
         return layer.forward(x, state);
     }
+    let x = if layer.batch_first { x } else { x.swap_dims(0, 1) };
+    let last = x.dims()[1] - 1;
+    let both = [(0, &layer.forward, last), (1, &layer.reverse, 0)].map(|(at, layer, last)| {
+        let state = state.clone().map(|states| states.narrow(0, at, 1).squeeze_dim(0));
+        let output = directed_gru(layer, x.clone(), state, at == 1);
+        (output.clone(), output.narrow(1, last, 1).swap_dims(0, 1))
+    });
+    let [(forwards, first), (backwards, second)] = both;
+    let output = Tensor::cat(vec![forwards, backwards], 2);
+    let output = if layer.batch_first { output } else { output.swap_dims(0, 1) };
+    (output, Tensor::cat(vec![first, second], 0))
+}
+
+fn gru_is_covered(layer: &Gru, x: &Tensor<3>) -> bool {
+    let activations = [&layer.gate_activation, &layer.hidden_activation];
+    layer.reset_after && covered(x, &layer.new_gate, layer.clip, &activations)
+}
+
+fn directed_gru(layer: &Gru, x: Tensor<3>, state: Option<Tensor<2>>, reverse: bool) -> Tensor<3> {
     let ([batch, time, inputs], hidden) = (x.dims(), layer.d_hidden);
     let both = joined([&layer.reset_gate, &layer.update_gate, &layer.new_gate]);
     let [(input, input_bias), (recurrent, recurrent_bias)] = both.map(|(weight, bias)| {
         (weight.into_dispatch(), bias.unwrap_or_else(|| no_bias(&x.device())).into_dispatch())
     });
     let first = state.unwrap_or_else(|| Tensor::zeros([batch, hidden], &x.device()));
-    let kernel = recurrent::Gru(Sizes { batch, time, inputs, hidden, reverse: false });
+    let kernel = recurrent::Gru(Sizes { batch, time, inputs, hidden, reverse });
     let inputs = [x.into_dispatch(), input, recurrent, input_bias, recurrent_bias, first.into_dispatch()];
     operation::run::<1, _, _>(kernel, inputs).reshape([batch, time, hidden])
 }

@@ -60,3 +60,22 @@ drop_in! {
     /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv_transpose`].
     forward(Tensor<4>) -> Tensor<4> = layers::conv_transpose
 }
+
+drop_in! {
+    /// Transposed one-dimensional convolution: the gradient of a convolution with respect to its input.
+    ConvTranspose1d: burn::nn::conv::ConvTranspose1d;
+    ConvTranspose1dConfig: burn::nn::conv::ConvTranspose1dConfig,
+    new(channels: [usize; 2], kernel_size: usize),
+    with(
+        with_stride: usize,
+        with_dilation: usize,
+        with_groups: usize,
+        with_padding: usize,
+        with_padding_out: usize,
+        with_bias: bool,
+        with_initializer: Initializer
+    ),
+    init(device: &Device),
+    /// Maps `[batch, channels, length]` to `[batch, filters, positions]`; see [`layers::conv_transpose1d`].
+    forward(Tensor<3>) -> Tensor<3> = layers::conv_transpose1d
+}

@@ -32,7 +32,7 @@ pub use layer_norm::{
     RmsNormConfig,
 };
 pub use linear::{Linear, LinearConfig};
-pub use recurrent::{BiLstm, BiLstmConfig, Gru, GruConfig, Lstm, LstmConfig};
+pub use recurrent::{BiGru, BiGruConfig, BiLstm, BiLstmConfig, Gru, GruConfig, Lstm, LstmConfig};
 
 pub use crate::layers::{
     MixedPrecisionEmbedding as Embedding, MixedPrecisionEmbeddingConfig as EmbeddingConfig,

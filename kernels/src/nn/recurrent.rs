@@ -57,6 +57,30 @@ impl BiLstm {
 }
 
 drop_in! {
+    /// GRU in both directions.
+    BiGru: burn::nn::BiGru;
+    BiGruConfig: burn::nn::BiGruConfig,
+    new(d_input: usize, d_hidden: usize, bias: bool),
+    with(
+        with_reset_after: bool,
+        with_initializer: Initializer,
+        with_batch_first: bool,
+        with_gate_activation: ActivationConfig,
+        with_hidden_activation: ActivationConfig,
+        with_clip: Option<f64>
+    ),
+    init(device: &Device)
+}
+
+impl BiGru {
+    /// Maps `[batch, time, d_input]`, or `[time, batch, d_input]` without `batch_first`, to the hidden states of both directions
+    /// side by side and the last states, `[2, batch, d_hidden]`; see [`layers::bi_gru`].
+    pub fn forward(&self, input: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
+        layers::bi_gru(&self.0, input, state)
+    }
+}
+
+drop_in! {
     /// GRU (Cho et al. 2014, arXiv 1406.1078) in one direction.
     Gru: burn::nn::Gru;
     GruConfig: burn::nn::GruConfig,

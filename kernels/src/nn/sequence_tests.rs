@@ -92,6 +92,28 @@ fn lstms_with_other_settings_equal_those_of_burn() {
 }
 
 #[test]
+fn grus_in_both_directions_equal_those_of_burn() {
+    for (batch_first, clip) in [(true, None), (false, None), (true, Some(0.1))] {
+        let ours = BiGruConfig::new(4, 6, true).with_batch_first(batch_first).with_clip(clip);
+        let burns = nn::BiGruConfig::new(4, 6, true).with_batch_first(batch_first).with_clip(clip);
+        same_settings(&ours, &burns);
+        let both = (ours.init(&device()), burns.init(&device()));
+        for state in [None, Some(random([2, 5, 6]))] {
+            let whole = |(output, state): (Tensor<3>, Tensor<3>)| {
+                Tensor::cat([output, state * 2.0].map(|part| part.flatten::<1>(0, 2)).to_vec(), 0)
+            };
+            let x = random(if batch_first { [5, 3, 4] } else { [3, 5, 4] });
+            compare(
+                both.clone(),
+                x,
+                |m, x| whole(m.forward(x, state.clone())),
+                |m, x| whole(m.forward(x, state.clone())),
+            );
+        }
+    }
+}
+
+#[test]
 fn lstms_in_both_directions_equal_those_of_burn() {
     for (batch_first, clip) in [(true, None), (false, None), (true, Some(0.1))] {
         let ours = BiLstmConfig::new(4, 6, true).with_batch_first(batch_first).with_clip(clip);

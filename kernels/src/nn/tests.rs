@@ -147,6 +147,17 @@ fn transposed_convolutions_equal_those_of_burn() {
 }
 
 #[test]
+fn transposed_convolutions_of_one_dimension_equal_those_of_burn() {
+    let x = || random([3, 6, 15]);
+    compare!(ConvTranspose1dConfig of conv, new([6, 4], 3), x());
+    compare!(ConvTranspose1dConfig of conv, new([6, 4], 4).with_stride(2).with_padding(1).with_bias(false), x());
+    compare!(ConvTranspose1dConfig of conv, new([6, 4], 3).with_stride(2).with_padding_out(1), x());
+    compare!(ConvTranspose1dConfig of conv, new([6, 4], 3).with_dilation(2).with_groups(2), x());
+    // Burn's operation.
+    compare!(ConvTranspose1dConfig of conv, new([6, 6], 3).with_groups(6), x());
+}
+
+#[test]
 fn pooling_equals_that_of_burn() {
     let x = |shape| random(shape) - 1.0;
     for (kernel, strides) in [([2, 2], [2, 2]), ([3, 3], [3, 3]), ([3, 3], [2, 2]), ([2, 3], [2, 3])] {

@@ -1,6 +1,9 @@
 //! Products of a few rows with a matrix that many of them share.
 
-use crate::simd::{Aligned, load, store};
+use crate::{
+    parallel,
+    simd::{Aligned, load, store},
+};
 use pulp::Simd;
 
 /// Columns per block.
@@ -21,19 +24,22 @@ pub struct Packed {
 
 impl Packed {
     /// A matrix of `[inner, columns]` values `of(row, column)`, and the bias, which may be empty.
-    pub fn new([inner, columns]: [usize; 2], bias: &[f32], of: impl Fn(usize, usize) -> f32) -> Self {
-        let mut blocks = Aligned::new(columns.div_ceil(SPAN) * (inner + 1) * SPAN);
-        for (number, block) in blocks.values_mut().chunks_exact_mut((inner + 1) * SPAN).enumerate() {
-            let start = number * SPAN;
-            let until = columns.min(start + SPAN);
-            if !bias.is_empty() {
-                block[..until - start].copy_from_slice(&bias[start..until]);
+    pub fn new([inner, columns]: [usize; 2], bias: &[f32], of: impl Fn(usize, usize) -> f32 + Sync) -> Self {
+        let len = (inner + 1) * SPAN;
+        let mut blocks = Aligned::new(columns.div_ceil(SPAN) * len);
+        let values = &mut blocks.values_mut()[..columns.div_ceil(SPAN) * len];
+        parallel::parts(values, len, |first, blocks| {
+            for (block, start) in blocks.chunks_exact_mut(len).zip((first / len * SPAN..).step_by(SPAN)) {
+                let until = columns.min(start + SPAN);
+                if !bias.is_empty() {
+                    block[..until - start].copy_from_slice(&bias[start..until]);
+                }
+                for row in 0..inner {
+                    let to = &mut block[(row + 1) * SPAN..][..until - start];
+                    to.iter_mut().zip(start..until).for_each(|(to, column)| *to = of(row, column));
+                }
             }
-            for row in 0..inner {
-                let to = &mut block[(row + 1) * SPAN..][..until - start];
-                to.iter_mut().zip(start..until).for_each(|(to, column)| *to = of(row, column));
-            }
-        }
+        });
         Self { blocks, inner, columns }
     }
 

@@ -14,7 +14,7 @@ use crate::conv::{Depthwise, Shape};
 use crate::host_tensor::is_flex;
 use burn::module::Param;
 use burn::nn::{
-    conv::{Conv1d, Conv2d, ConvTranspose2d},
+    conv::{Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d},
     pool::MaxPool2d,
 };
 use burn::tensor::{DType, FloatDType, Tensor};
@@ -88,11 +88,39 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 /// The kernel supports an additional output padding smaller than the stride, and groups with more than one filter each.
 /// 16-bit tensors as in [`conv`].
 pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
-    let Some(shape) = covered_transposed(layer, &x) else { return layer.forward(x) };
-    let (each, weight) = (Transposed(shape), layer.weight.val());
-    match layer.groups {
-        1 => in_f32(each, x, weight, &layer.bias),
-        groups => in_f32(Grouped { each, groups }, x, weight, &layer.bias),
+    let ConvTranspose2d { stride, dilation, groups, padding, padding_out, .. } = *layer;
+    let spans = [stride, dilation, padding, padding_out];
+    match Transposed::new(x.dims(), layer.weight.dims(), spans, groups) {
+        Some(each) if is_covered(&x, &layer.weight) => {
+            transposed(each, groups, x, layer.weight.val(), &layer.bias)
+        }
+        _ => layer.forward(x),
+    }
+}
+
+/// Computes `layer.forward(x)`, as a transposed convolution of images with one row; see [`conv_transpose`].
+pub fn conv_transpose1d(layer: &ConvTranspose1d, x: Tensor<3>) -> Tensor<3> {
+    let ([batch, channels, length], [inputs, filters, taps]) = (x.dims(), layer.weight.dims());
+    let spans = [[1, layer.stride], [1, layer.dilation], [0, layer.padding], [0, layer.padding_out]];
+    match Transposed::new([batch, channels, 1, length], [inputs, filters, 1, taps], spans, layer.groups) {
+        Some(each) if is_covered(&x, &layer.weight) => {
+            let (x, weight) = (x.unsqueeze_dim(2), layer.weight.val().unsqueeze_dim(2));
+            transposed(each, layer.groups, x, weight, &layer.bias).squeeze_dim(2)
+        }
+        _ => layer.forward(x),
+    }
+}
+
+fn transposed(
+    each: Transposed,
+    groups: usize,
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    bias: &Option<Param<Tensor<1>>>,
+) -> Tensor<4> {
+    match groups {
+        1 => in_f32(each, x, weight, bias),
+        groups => in_f32(Grouped { each, groups }, x, weight, bias),
     }
 }
 
@@ -179,25 +207,31 @@ fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Kernel> {
     kernel.flatten()
 }
 
-/// The shape of a group's convolution whose output has the shape of `x`, if the kernels support it.
-fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
-    let ConvTranspose2d { stride, dilation, groups, padding: [top, left], padding_out, .. } = *layer;
-    let ([batch, channels, height, width], weights @ [inputs, filters, rows, columns]) =
-        (x.dims(), layer.weight.dims());
-    if !is_covered(x, &layer.weight) || inputs != channels {
-        return None;
-    }
-    let length = |axis: usize, length: usize, taps: usize, padding: usize| {
-        let reach = dilation[axis].checked_mul(taps.checked_sub(1)?)?;
-        let whole = length.checked_sub(1)?.checked_mul(stride[axis])?.checked_add(reach + 1)?;
-        whole.checked_add(padding_out[axis])?.checked_sub(2 * padding)
-    };
-    let images = [batch, filters * groups, length(0, height, rows, top)?, length(1, width, columns, left)?];
-    match Kernel::new(images, weights, [[top; 2], [left; 2]], stride, dilation, groups)? {
-        Kernel::Whole(shape) | Kernel::Groups { shape, .. } => {
-            (shape.outputs()[2..] == [height, width]).then_some(shape)
+impl Transposed {
+    /// A group's transposed convolution of images and weights, `[channels, filters / groups, rows, columns]`, if the kernels
+    /// support it; `spans` are stride, dilation, padding and output padding.
+    fn new(
+        images: [usize; 4],
+        weights: [usize; 4],
+        [stride, dilation, padding, padding_out]: [[usize; 2]; 4],
+        groups: usize,
+    ) -> Option<Self> {
+        let ([batch, channels, height, width], [inputs, filters, rows, columns]) = (images, weights);
+        if inputs != channels {
+            return None;
         }
-        Kernel::Depthwise(_) => None,
+        let length = |axis: usize, length: usize, taps: usize| {
+            let reach = dilation[axis].checked_mul(taps.checked_sub(1)?)?;
+            let whole = length.checked_sub(1)?.checked_mul(stride[axis])?.checked_add(reach + 1)?;
+            whole.checked_add(padding_out[axis])?.checked_sub(2 * padding[axis])
+        };
+        let outputs = [batch, filters * groups, length(0, height, rows)?, length(1, width, columns)?];
+        match Kernel::new(outputs, weights, padding.map(|zeros| [zeros; 2]), stride, dilation, groups)? {
+            Kernel::Whole(shape) | Kernel::Groups { shape, .. } => {
+                (shape.outputs()[2..] == [height, width]).then_some(Self(shape))
+            }
+            Kernel::Depthwise(_) => None,
+        }
     }
 }
 
