@@ -7,7 +7,7 @@ use crate::dropout;
 use crate::host_tensor::{Host, is_host, tensor, values};
 use burn::nn::Dropout;
 use burn::tensor::{Bool, DType, Tensor, activation::softmax};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Causal self-attention without dropout.
 ///
@@ -20,7 +20,7 @@ pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize)
     let width = all.dims()[1] / 3;
     if is_host(&all) {
         let sizes = [batch, time, time, heads, width];
-        let operator = Operator { sizes, mask: None, dropout: None, weights_wanted: false };
+        let operator = Operator { sizes, mask: None, dropout: None, weights: None };
         return operation::run(operator, [all.into_dispatch()]);
     }
     #[cfg(feature = "cuda")]
@@ -86,16 +86,12 @@ pub fn attention(
         sizes: [batch, queries, keys, heads, width],
         mask,
         dropout: drops(dropout, &query).then(|| dropout::Dropout::new(dropout.prob, key_of_dropout())),
-        weights_wanted,
+        weights: weights_wanted.then(Arc::default),
     };
     let inputs = [query.into_dispatch(), key.into_dispatch(), value.into_dispatch()];
-    if !weights_wanted {
-        return (operation::run(operator, inputs), None);
-    }
-    let packed: Tensor<1> = operation::run(operator, inputs);
-    let (context, weights) = (batch * queries * width, batch * heads * queries * keys);
-    let weights = packed.clone().narrow(0, context, weights).reshape([batch, heads, queries, keys]);
-    (packed.narrow(0, 0, context).reshape([batch, queries, width]), Some(weights))
+    let context = operation::run(operator.clone(), inputs.clone());
+    let weights = weights_wanted.then(|| operation::run(WeightsOperator(operator), inputs));
+    (context, weights)
 }
 
 /// Attention with the inputs of the kernel.
@@ -105,8 +101,16 @@ struct Operator {
     sizes: [usize; 5],
     mask: Option<(Arc<Vec<bool>>, f32)>,
     dropout: Option<dropout::Dropout>,
-    /// Whether the output is all values of the context, followed by those of the weights.
-    weights_wanted: bool,
+    /// Receives the weights, if they are wanted.
+    weights: Option<Arc<OnceLock<Weights>>>,
+}
+
+/// Attention weights, `[batch, heads, queries, keys]`.
+#[derive(Clone, Debug)]
+struct Weights {
+    after_dropout: Host,
+    /// Those before dropout, negative where they are dropped.
+    signed: Host,
 }
 
 impl Operator {
@@ -115,38 +119,65 @@ impl Operator {
         let mask = self.mask.as_ref().map(|(masked, fill)| Mask { masked, fill: *fill });
         Attention { batch, queries, keys, heads, width, mask, dropout: self.dropout }
     }
+
+    /// Gradients of the inputs, from those of the context and, optionally, of the weights.
+    fn gradients<const N: usize>(
+        &self,
+        inputs: [Host; N],
+        weights: &Host,
+        gradients: (&[f32], Option<&[f32]>),
+        wanted: [bool; N],
+    ) -> [Option<Host>; N] {
+        let slices = inputs.each_ref().map(values);
+        let mut gradients = self.kernel().backward(&slices, values(weights), gradients);
+        shaped(std::array::from_fn(|at| std::mem::take(&mut gradients[at])), &inputs, wanted)
+    }
 }
 
 impl<const N: usize> Operation<N, N> for Operator {
-    /// The attention weights before dropout, negative where they are dropped.
-    type Saved = Arc<Vec<f32>>;
+    /// [`Weights::signed`].
+    type Saved = Host;
 
     fn forward(&self, inputs: [Host; N]) -> (Host, Self::Saved) {
-        let [batch, queries, _, _, width] = self.sizes;
-        let Forward { mut context, weights, signed } = self.kernel().forward(&inputs.each_ref().map(values));
-        let output = if self.weights_wanted {
-            context.extend_from_slice(&weights);
-            let len = context.len();
-            tensor(context, [len])
-        } else if N == 1 {
-            tensor(context, [batch * queries, width])
-        } else {
-            tensor(context, [batch, queries, width])
+        let [batch, queries, keys, heads, width] = self.sizes;
+        let Forward { context, weights, signed } = self.kernel().forward(&inputs.each_ref().map(values));
+        let of_weights = |values| tensor(values, [batch, heads, queries, keys]);
+        let after_dropout = of_weights(weights);
+        let signed = if self.dropout.is_some() { of_weights(signed) } else { after_dropout.clone() };
+        if let Some(weights) = &self.weights {
+            let _ = weights.set(Weights { after_dropout, signed: signed.clone() });
+        }
+        let output = match N {
+            1 => tensor(context, [batch * queries, width]),
+            _ => tensor(context, [batch, queries, width]),
         };
-        (output, Arc::new(if self.dropout.is_some() { signed } else { weights }))
+        (output, signed)
     }
 
-    fn backward(
-        &self,
-        inputs: [Host; N],
-        weights: Self::Saved,
-        grad: Host,
-        wanted: [bool; N],
-    ) -> [Option<Host>; N] {
-        let [batch, queries, _, _, width] = self.sizes;
-        let (context, for_weights) = values(&grad).split_at(batch * queries * width);
-        let gradients = (context, self.weights_wanted.then_some(for_weights));
-        let mut gradients = self.kernel().backward(&inputs.each_ref().map(values), &weights, gradients);
-        shaped(std::array::from_fn(|at| std::mem::take(&mut gradients[at])), &inputs, wanted)
+    fn backward(&self, inputs: [Host; N], weights: Host, grad: Host, wanted: [bool; N]) -> [Option<Host>; N] {
+        self.gradients(inputs, &weights, (values(&grad), None), wanted)
+    }
+}
+
+/// The attention weights of an [`Operator`] that has computed them.
+///
+/// They are a separate operation, whose gradients are not computed if the weights are not used.
+#[derive(Clone, Debug)]
+struct WeightsOperator(Operator);
+
+impl Operation<3, 3> for WeightsOperator {
+    /// [`Weights::signed`].
+    type Saved = Host;
+
+    fn forward(&self, _: [Host; 3]) -> (Host, Host) {
+        let weights = self.0.weights.as_ref().and_then(|weights| weights.get());
+        let Weights { after_dropout, signed } = weights.expect("weights of the context").clone();
+        (after_dropout, signed)
+    }
+
+    fn backward(&self, inputs: [Host; 3], weights: Host, grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+        let [batch, queries, _, _, width] = self.0.sizes;
+        let context = vec![0.0; batch * queries * width];
+        self.0.gradients(inputs, &weights, (&context, Some(values(&grad))), wanted)
     }
 }

@@ -214,7 +214,8 @@ fn residual<const N: usize>(
 fn feed_forward(layer: &PositionWiseFeedForward, x: Tensor<3>) -> Tensor<3> {
     let x = layers::linear(&layer.linear_inner, x);
     let x = match &layer.activation {
-        Activation::Gelu(gelu) if !gelu.approximate => layers::gelu(x),
+        Activation::Gelu(gelu) if gelu.approximate => layers::gelu_approximate(x),
+        Activation::Gelu(_) => layers::gelu(x),
         Activation::Relu(_) => layers::relu(x),
         other => other.forward(x),
     };
