@@ -127,15 +127,18 @@ pub fn gelu_approximate_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
         // 1 − σ is e^−2u σ, which keeps its digits.
         let power = exp(-exponent);
         let sigmoid = 1.0 / (1.0 + power);
-        gradient * (sigmoid + x * slope * sigmoid * (power * sigmoid))
+        gradient * (sigmoid + x.clamp(-LARGE, LARGE) * slope * sigmoid * (power * sigmoid))
     })
 }
+
+/// Magnitude from which [`gelu_approximate`] is 0 or x.
+const LARGE: f32 = 20.0;
 
 /// 2 u, where u = √(2/π) (x + 0.044715 x³), and its derivative. Clamped, so that neither is infinite.
 #[inline(always)]
 fn approximate_exponent(x: f32) -> (f32, f32) {
     const FACTOR: f32 = 1.595_769_1;
-    let x = x.clamp(-20.0, 20.0);
+    let x = x.clamp(-LARGE, LARGE);
     let square = 0.044_715 * x * x;
     (FACTOR * x * (1.0 + square), FACTOR * (1.0 + 3.0 * square))
 }
@@ -169,6 +172,9 @@ mod tests {
         }
         let large = function(&[-100.0, 100.0]);
         assert!(large[0].abs() < 1e-30 && large[1] == 100.0, "{large:?}");
+        let slopes = gradient(&[-1e38, -100.0, 100.0, 1e38], &[1.0; 4]);
+        assert!(slopes[1].abs() < 1e-30 && slopes[2] == 1.0 && slopes[3] == 1.0, "{slopes:?}");
+        assert!(slopes[0].abs() < 1e-30, "{slopes:?}");
         assert!(function(&[f32::NAN])[0].is_nan());
     }
 

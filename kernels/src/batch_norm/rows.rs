@@ -13,8 +13,14 @@ pub fn are_faster(positions: usize) -> bool {
     positions < 8
 }
 
-/// Images per part of the work, whose values are added up in f32.
+/// Values per part of the work, and most images of it, whose values are added up in f32.
+const PART: usize = 1 << 14;
 const IMAGES: usize = 32;
+
+/// Images per part of the work.
+fn at_once(width: usize) -> usize {
+    (PART / width.max(1)).clamp(1, IMAGES)
+}
 
 /// `of(channel)` at each position of an image.
 fn row(shape: [usize; 3], of: impl Fn(usize) -> f32) -> Vec<f32> {
@@ -36,10 +42,11 @@ fn maps(lines: &[Affine], shape: [usize; 3]) -> [Vec<f32>; 2] {
 pub fn sums(a: Centred, b: Centred, outputs: Option<&[Affine]>, shape: [usize; 3]) -> Vec<[f64; 2]> {
     let [batch, channels, positions] = shape;
     let width = channels * positions;
+    let at_once = at_once(width);
     let [a_centres, b_centres] = [a, b].map(|of| centres(of, shape));
     let outputs = outputs.map(|lines| maps(lines, shape));
     let part = |(): &mut (), part: usize| {
-        let range = part * IMAGES * width..batch.min((part + 1) * IMAGES) * width;
+        let range = part * at_once * width..batch.min((part + 1) * at_once) * width;
         let mut sums = [vec![0.0; width], vec![0.0; width]];
         let values = [&a.values[range.clone()], &b.values[range]];
         let outputs = outputs.as_ref().map(|maps| maps.each_ref().map(|map| &map[..]));
@@ -47,7 +54,7 @@ pub fn sums(a: Centred, b: Centred, outputs: Option<&[Affine]>, shape: [usize; 3
         sums
     };
     let mut totals = vec![[0.0; 2]; channels];
-    for sums in parallel::each(batch.div_ceil(IMAGES), || (), part) {
+    for sums in parallel::each(batch.div_ceil(at_once), || (), part) {
         for at in 0..width {
             for of in 0..2 {
                 totals[at / positions][of] += f64::from(sums[of][at]);
@@ -113,7 +120,7 @@ pub fn apply(lines: &[Affine], a: Centred, b: Option<Centred>, relu: Relu, shape
         apply_to_rows(&row, &a.values[range.clone()], b.map(|b| &b.values[range]), relu, to);
     };
     // SAFETY: every value of every row is written.
-    unsafe { parallel::build([batch, IMAGES], width, || (), one) }
+    unsafe { parallel::build([batch, at_once(width)], width, || (), one) }
 }
 
 /// Constants of each value of an image.

@@ -75,7 +75,7 @@ fn with_slopes<const D: usize>(x: Tensor<D>, slopes: Tensor<1>) -> Tensor<D> {
 /// Computes `layer.forward(x)`.
 pub fn swiglu<const D: usize>(layer: &SwiGlu, x: Tensor<D>) -> Tensor<D> {
     let gated = [linear(&layer.linear_inner, x.clone()), linear(&layer.linear_outer, x)];
-    if !gated.iter().all(is_host) {
+    if !gated.iter().all(is_host) || gated[0].dims() != gated[1].dims() {
         let [x, factor] = gated;
         return silu(x) * factor;
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn cross_entropy(loss: &CrossEntropyLoss, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     match cross_entropy_totals(loss, &logits, &targets) {
         Some((mean, _totals)) => mean,
-        None if loss.logits && is_host(&logits) && (loss.weights.is_none() || loss.smoothing.is_none()) => {
+        None if is_host(&logits) && is_covered(loss) => {
             let [batch, classes] = logits.dims();
             assert_shape!(targets, [batch]);
             let kernel = CrossEntropy { classes, smoothing: loss.smoothing.unwrap_or_default() };
@@ -29,6 +29,12 @@ pub fn cross_entropy(loss: &CrossEntropyLoss, logits: Tensor<2>, targets: Tensor
         }
         None => loss.forward(logits, targets),
     }
+}
+
+/// Whether the kernel computes the loss, without a gradient of the class weights.
+fn is_covered(loss: &CrossEntropyLoss) -> bool {
+    let weighted = loss.weights.as_ref();
+    loss.logits && weighted.is_none_or(|weights| loss.smoothing.is_none() && !weights.is_require_grad())
 }
 
 /// Weight of each target, which is 0 for padding; empty if all are 1.

@@ -66,13 +66,15 @@ pub fn gru(layer: &Gru, x: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
 
 /// Computes `layer.forward(x, state)`, with [`gru()`] in each direction.
 pub fn bi_gru(layer: &BiGru, x: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
-    if x.dims().contains(&0) || !gru_is_covered(&layer.forward, &x) {
+    let both = [&layer.forward, &layer.reverse];
+    if x.dims().contains(&0) || !both.iter().all(|layer| gru_is_covered(layer, &x)) {
         return layer.forward(x, state);
     }
     let x = if layer.batch_first { x } else { x.swap_dims(0, 1) };
-    let last = x.dims()[1] - 1;
-    let both = [(0, &layer.forward, last), (1, &layer.reverse, 0)].map(|(at, layer, last)| {
-        let state = state.clone().map(|states| states.narrow(0, at, 1).squeeze_dim(0));
+    let [batch, time, _] = x.dims();
+    let both = [(0, both[0], time - 1), (1, both[1], 0)].map(|(at, layer, last)| {
+        let of = |states: Tensor<3>| states.slice([at..at + 1, 0..batch, 0..layer.d_hidden]).squeeze_dim(0);
+        let state = state.clone().map(of);
         let output = directed_gru(layer, x.clone(), state, at == 1);
         (output.clone(), output.narrow(1, last, 1).swap_dims(0, 1))
     });

@@ -270,6 +270,16 @@ proptest! {
 }
 
 #[test]
+fn a_batch_of_padding_has_no_loss_and_no_gradients() {
+    let loss = CrossEntropyLossConfig::new().with_pad_tokens(Some(vec![1])).init(&device());
+    let logits = random([2, 3]).require_grad();
+    let mean = loss.forward(logits.clone(), Tensor::<1, Int>::from_ints([1, 1], &device()));
+    let gradients = mean.clone().backward();
+    assert!(read(mean)[0].is_nan());
+    assert_eq!(logits.grad(&gradients).map(read), Some(vec![0.0; 6]));
+}
+
+#[test]
 fn dropout_is_frozen_with_the_module() {
     let dropout = DropoutConfig::new(0.5).init();
     let x = random([20, 20]);

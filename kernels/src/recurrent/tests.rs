@@ -1,5 +1,5 @@
 use super::{Gru, Lstm, Recurrent, Sizes};
-use crate::tests::{assert_close, everywhere, noise};
+use crate::tests::{assert_close, everywhere, noise, same_for_every_number_of_threads};
 
 /// A layer with its inputs and the gradient of its outputs.
 struct Case<L> {
@@ -136,6 +136,14 @@ fn lstm_equals_pytorchs() {
     let (h, c) =
         ([-0.1247482, -0.1304808, -0.0178452, -0.1508715], [-0.1566509, 0.01735427, -0.1297794, 0.03175276]);
     lstm(REFERENCE).assert_close([&outputs, &x, &input, &hidden, &bias, &h, &c]);
+}
+
+#[test]
+fn layers_are_bit_identical_for_every_number_of_threads() {
+    for (batch, reverse) in [(33, false), (70, true)] {
+        let sizes = Sizes { batch, time: 3, inputs: 5, hidden: 20, reverse };
+        same_for_every_number_of_threads(|| (lstm(sizes).results(), gru(sizes).results()));
+    }
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn in_parts(
     len: usize,
     work: impl Fn(&mut Workspace, Range<usize>, &mut [f32]) + Sync + Send,
 ) {
-    let at_once = (POSITIONS / geometry.output_plane()).clamp(1, geometry.batch.div_ceil(4));
+    let at_once = (POSITIONS / geometry.output_plane()).clamp(1, geometry.batch.div_ceil(8));
     let (rows, none) = ([geometry.batch, at_once], (&mut [(); 0], &mut [(); 0]));
     write_parts(
         rows,
