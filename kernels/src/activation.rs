@@ -137,7 +137,7 @@ const LARGE: f32 = 20.0;
 /// 2 u, where u = √(2/π) (x + 0.044715 x³), and its derivative. Clamped, so that neither is infinite.
 #[inline(always)]
 fn approximate_exponent(x: f32) -> (f32, f32) {
-    const FACTOR: f32 = 1.595_769_1;
+    const FACTOR: f32 = 1.595_769;
     let x = x.clamp(-LARGE, LARGE);
     let square = 0.044_715 * x * x;
     (FACTOR * x * (1.0 + square), FACTOR * (1.0 + 3.0 * square))
@@ -193,6 +193,7 @@ mod tests {
             [5.0, 4.999999, 1.000007],
         ];
         equals_reference((gelu, gelu_gradient), &reference);
+        assert_eq!(gelu(&[-100.0, 100.0]), [0.0, 100.0]);
     }
 
     /// Reference values from torch 2.15's `gelu` with `approximate="tanh"` in float64.
