@@ -13,13 +13,12 @@ use burn_ddp::{
     data::{GreyImages, Picture},
     launch::Environment,
     run::{
-        checkpoint::{CheckpointStore, Manifest},
+        checkpoint::{CheckpointStore, FORMAT, Manifest},
         report, weights,
     },
 };
 use clap::Parser;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -104,8 +103,8 @@ pub fn manifest(folder: &Path, bytes: &[u8]) {
     let contents = match serde_json::from_slice::<Value>(parts[0]) {
         Ok(manifest) => {
             let packed = serde_json::to_vec(&manifest).expect("a value");
-            let sha256: String = Sha256::digest(packed).iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "format": 1, "sha256": sha256, "manifest": manifest }).to_string().into_bytes()
+            let crc32 = crc32fast::hash(&packed);
+            json!({ "format": FORMAT, "crc32": crc32, "manifest": manifest }).to_string().into_bytes()
         }
         Err(_) => parts[0].to_vec(),
     };

@@ -7,7 +7,6 @@ use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs,
@@ -50,7 +49,7 @@ pub struct LoopState {
 struct Header {
     parts: Vec<(String, usize)>,
     /// Checksum of all parts.
-    sha256: String,
+    crc32: u32,
 }
 
 impl LoopState {
@@ -155,7 +154,7 @@ impl LoopState {
 
     fn to_bytes(&self) -> Result<Vec<u8>> {
         let lengths = self.parts.iter().map(|(name, bytes)| (name.clone(), bytes.len()));
-        let header = Header { parts: lengths.collect(), sha256: self.sha256() };
+        let header = Header { parts: lengths.collect(), crc32: self.crc32() };
         let header = serde_json::to_vec(&header)?;
         let mut file = MAGIC.to_vec();
         file.extend((header.len() as u64).to_le_bytes());
@@ -177,16 +176,16 @@ impl LoopState {
             state.parts.insert(name, part.to_vec());
             rest = others;
         }
-        if state.sha256() != header.sha256 {
+        if state.crc32() != header.crc32 {
             bail!("the checksum does not match");
         }
         Ok(state)
     }
 
-    fn sha256(&self) -> String {
-        let mut hash = Sha256::new();
+    fn crc32(&self) -> u32 {
+        let mut hash = crc32fast::Hasher::new();
         self.parts.values().for_each(|bytes| hash.update(bytes));
-        hex::encode(hash.finalize())
+        hash.finalize()
     }
 }
 

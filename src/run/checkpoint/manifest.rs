@@ -5,15 +5,14 @@ use anyhow::Result;
 use collective::strategy::{Position, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// Checkpoint format version that this program writes, and the newest one it reads.
-pub const FORMAT: u64 = 1;
+/// Checkpoint format version that this program writes and reads.
+pub const FORMAT: u64 = 2;
 
 /// File name in the checkpoint folder.
 pub(super) const NAME: &str = "manifest.json";
@@ -38,8 +37,8 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDigest {
     pub bytes: u64,
-    /// SHA-256 in lower-case hexadecimal.
-    pub sha256: String,
+    /// CRC-32 of ISO-HDLC, as in gzip and PNG.
+    pub crc32: u32,
 }
 
 /// Error of reading a checkpoint.
@@ -51,18 +50,17 @@ pub enum CheckpointError {
     /// A file is missing, unreadable or has a wrong checksum.
     #[error("{path} is damaged: {reason}")]
     Damaged { path: PathBuf, reason: String },
-    /// A newer version wrote the checkpoint.
+    /// A version with another format wrote the checkpoint.
     #[error(
-        "{path} was written by burn-ddp {version} in format {format}, but this is {} and reads formats up to {FORMAT}; \
-         use that version or a newer one", env!("CARGO_PKG_VERSION")
+        "{path} was written by burn-ddp {version} in format {format}, but this is {} and reads format {FORMAT}; \
+         use that version", env!("CARGO_PKG_VERSION")
     )]
-    Newer { path: PathBuf, version: String, format: u64 },
+    OtherFormat { path: PathBuf, version: String, format: u64 },
 }
 
 impl FileDigest {
     fn from_bytes(bytes: &[u8]) -> Self {
-        let sha256 = hex::encode(Sha256::digest(bytes));
-        Self { bytes: bytes.len() as u64, sha256 }
+        Self { bytes: bytes.len() as u64, crc32: crc32fast::hash(bytes) }
     }
 }
 
@@ -92,14 +90,14 @@ impl Manifest {
     /// Serialises the manifest with its format version and checksum.
     pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let manifest = serde_json::to_value(self)?;
-        let sha256 = FileDigest::from_bytes(&serde_json::to_vec(&manifest)?).sha256;
-        serde_json::to_vec_pretty(&json!({ "format": FORMAT, "sha256": sha256, "manifest": manifest }))
+        let crc32 = crc32fast::hash(&serde_json::to_vec(&manifest)?);
+        serde_json::to_vec_pretty(&json!({ "format": FORMAT, "crc32": crc32, "manifest": manifest }))
     }
 
     /// Reads the manifest of the checkpoint folder `path` and verifies its checksum.
     ///
     /// # Errors
-    /// If the folder is not a checkpoint, is damaged, or has a newer format.
+    /// If the folder is not a checkpoint, is damaged, or has another format.
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
         let foreign = |reason: String| CheckpointError::Foreign { path: path.to_owned(), reason };
         let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
@@ -114,12 +112,12 @@ impl Manifest {
         let Some(format) = whole["format"].as_u64() else {
             return Err(foreign(format!("its {NAME} has no format version")));
         };
-        if format > FORMAT {
+        if format != FORMAT {
             let version = whole["manifest"]["version"].as_str().unwrap_or("of an unknown version").into();
-            return Err(CheckpointError::Newer { path: path.to_owned(), version, format });
+            return Err(CheckpointError::OtherFormat { path: path.to_owned(), version, format });
         }
         let packed = serde_json::to_vec(&whole["manifest"]).map_err(|e| damaged(e.to_string()))?;
-        if whole["sha256"] != FileDigest::from_bytes(&packed).sha256 {
+        if whole["crc32"] != crc32fast::hash(&packed) {
             return Err(damaged(format!("{NAME} has a wrong checksum")));
         }
         serde_json::from_slice(&packed).map_err(|e| damaged(format!("{NAME}: {e}")))

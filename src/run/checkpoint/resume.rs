@@ -133,7 +133,7 @@ impl ResumePoint {
     /// Selects the newest intact checkpoint of a run.
     ///
     /// # Errors
-    /// If the run has checkpoints, but none is intact, a newer version has written one, or another training writes to the
+    /// If the run has checkpoints, but none is intact, one has another format, or another training writes to the
     /// run's folder.
     pub fn newest(run: &Path, console: Console) -> Result<Self> {
         let _lock = lock(run)?;
@@ -145,8 +145,8 @@ impl ResumePoint {
                     errors.iter().for_each(|error| console.warn(&format!("{error}; resuming from {path}")));
                     return Ok(found);
                 }
-                // Resuming from an older checkpoint would discard the progress of a newer version.
-                Err(error @ CheckpointError::Newer { .. }) => return Err(error.into()),
+                // Resuming from an older checkpoint would discard the progress of another version.
+                Err(error @ CheckpointError::OtherFormat { .. }) => return Err(error.into()),
                 Err(error) => errors.push(error),
             }
         }

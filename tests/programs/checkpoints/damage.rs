@@ -75,9 +75,9 @@ fn a_newer_or_mismatched_checkpoint_is_rejected() {
         let args = format!("{small} {own} {flags} --device cpu --resume {}", run.path.display());
         crate::common::train(&args).failed_with(&["step-000012", named, "--init-from"]);
     }
-    replace(&run.path.join("checkpoints/step-000012/manifest.json"), "\"format\": 1", "\"format\": 2");
+    replace(&run.path.join("checkpoints/step-000012/manifest.json"), "\"format\": 2", "\"format\": 3");
     for part in ["", "checkpoints/step-000012"] {
-        resume(&run.path, part, FLAGS).failed_with(&["step-000012", "format 2", "up to 1"]);
+        resume(&run.path, part, FLAGS).failed_with(&["step-000012", "format 3", "reads format 2"]);
     }
     for step in [2, 4, 6, 8, 10, 12] {
         fs::remove_file(run.path.join(format!("checkpoints/step-{step:06}/manifest.json"))).expect("removed");
