@@ -4,8 +4,9 @@ use super::linear::no_bias;
 use super::operation::{self, Operation, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::recurrent::{self, Recurrent, Sizes};
+use burn::backend::TensorMetadata;
 use burn::nn::{BiGru, BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
-use burn::tensor::Tensor;
+use burn::tensor::{Shape, Tensor};
 
 /// Computes `layer.forward(x, state)`.
 ///
@@ -49,7 +50,7 @@ pub fn bi_lstm(layer: &BiLstm, x: Tensor<3>, state: Option<LstmState<3>>) -> (Te
         let state = state.clone().map(|LstmState { cell, hidden }| LstmState::new(of(cell), of(hidden)));
         lstm(layer, x.clone(), state)
     });
-    let output = Tensor::cat(vec![forwards, backwards], 2);
+    let output = side_by_side([forwards, backwards]);
     let output = if layer.batch_first { output } else { output.swap_dims(0, 1) };
     (output, LstmState::stack(vec![first, second], 0))
 }
@@ -79,7 +80,7 @@ pub fn bi_gru(layer: &BiGru, x: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<
         (output.clone(), output.narrow(1, last, 1).swap_dims(0, 1))
     });
     let [(forwards, first), (backwards, second)] = both;
-    let output = Tensor::cat(vec![forwards, backwards], 2);
+    let output = side_by_side([forwards, backwards]);
     let output = if layer.batch_first { output } else { output.swap_dims(0, 1) };
     (output, Tensor::cat(vec![first, second], 0))
 }
@@ -114,11 +115,59 @@ fn covered(x: &Tensor<3>, gate: &GateController, clip: Option<f64>, activations:
 fn joined<const N: usize>(gates: [&GateController; N]) -> [(Tensor<2>, Option<Tensor<1>>); 2] {
     let both = [gates.map(|gate| &gate.input_transform), gates.map(|gate| &gate.hidden_transform)];
     both.map(|gates| {
-        let weights = gates.iter().map(|gate| gate.weight.val()).collect();
+        let weights = gates.map(|gate| gate.weight.val());
         let biases: Option<Vec<_>> =
             gates.iter().map(|gate| gate.bias.as_ref().map(|bias| bias.val())).collect();
-        (Tensor::cat(weights, 1), biases.map(|biases| Tensor::cat(biases, 0)))
+        (side_by_side(weights), biases.map(|biases| Tensor::cat(biases, 0)))
     })
+}
+
+/// Tensors along their last dimension. Burn's operation copies them value by value.
+fn side_by_side<const D: usize, const N: usize>(tensors: [Tensor<D>; N]) -> Tensor<D> {
+    match tensors.iter().all(is_host) {
+        true => operation::run(SideBySide, tensors.map(Tensor::into_dispatch)),
+        false => Tensor::cat(tensors.into(), D - 1),
+    }
+}
+
+/// Tensors along their last dimension.
+#[derive(Clone)]
+struct SideBySide;
+
+impl<const N: usize> Operation<N, 0> for SideBySide {
+    /// Shapes of the tensors.
+    type Saved = [Shape; N];
+
+    fn forward(&self, inputs: [Host; N]) -> (Host, [Shape; N]) {
+        let shapes = inputs.each_ref().map(TensorMetadata::shape);
+        let columns = shapes.each_ref().map(last);
+        let mut joined = shapes[0].clone();
+        let last = joined.rank() - 1;
+        joined[last] = columns.iter().sum();
+        let mut output = Vec::with_capacity(joined.num_elements());
+        for row in 0..joined.num_elements() / joined[last].max(1) {
+            for (input, columns) in inputs.iter().zip(columns) {
+                output.extend_from_slice(&values(input)[row * columns..][..columns]);
+            }
+        }
+        (tensor(output, joined), shapes)
+    }
+
+    fn backward(&self, _: [Host; 0], shapes: [Shape; N], grad: Host, _: [bool; N]) -> [Option<Host>; N] {
+        let (all, mut start) = (last(&grad.shape()), 0);
+        shapes.map(|shape| {
+            let (columns, mut part) = (last(&shape), Vec::with_capacity(shape.num_elements()));
+            for row in values(&grad).chunks_exact(all.max(1)) {
+                part.extend_from_slice(&row[start..][..columns]);
+            }
+            start += columns;
+            Some(tensor(part, shape))
+        })
+    }
+}
+
+fn last(shape: &Shape) -> usize {
+    shape[shape.rank() - 1]
 }
 
 impl<R: Recurrent> Operation<6, 6> for R {

@@ -5,6 +5,7 @@ use crate::{
     exp::{sigmoid, tanh},
     linear,
     parallel::{self, Room},
+    product::Matrix,
     simd::multiversion,
 };
 use std::ops::Range;
@@ -24,11 +25,8 @@ impl Recurrent for Gru {
     ) -> [Vec<f32>; 2] {
         let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         self.0.check(3, [x, for_inputs, for_hidden], &[input_bias, hidden_bias], &[state]);
-        let matrices = [(for_inputs, inputs, input_bias), (for_hidden, hidden, hidden_bias)].map(
-            |(matrix, rows, bias)| {
-                Packed::new([rows, 3 * hidden], bias, |row, column| matrix[row * 3 * hidden + column])
-            },
-        );
+        let matrices = [(for_inputs, inputs, input_bias), (for_hidden, hidden, hidden_bias)]
+            .map(|(factors, rows, bias)| Packed::new([Matrix::new(factors, [rows, 3 * hidden])], bias));
         let (rows, lens) = ([batch, at_once], [time * hidden, time * 4 * hidden, 0]);
         let new = || workspace(at_once, [hidden, matrices[0].stride(), matrices[1].stride()]);
         let write = |workspace: &mut _, sequences, outputs: Room, saved: Room, _: Room<()>| {
@@ -49,8 +47,7 @@ impl Recurrent for Gru {
         let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         let len = self.0.check(3, [x, for_inputs, for_hidden], &[input_bias, hidden_bias], &[state]);
         assert_eq!([outputs.len(), gradient.len(), saved.len()], [len, len, 4 * len], "lengths of forward");
-        let matrix =
-            Packed::new([3 * hidden, hidden], &[], |row, column| for_hidden[column * 3 * hidden + row]);
+        let matrix = Packed::new([Matrix::new(for_hidden, [hidden, 3 * hidden]).transpose()], &[]);
         let values = [state, outputs, saved, gradient];
         let mut state_gradient = vec![0.0; batch * hidden];
         let write = |[from_input, from_hidden]: [Room; 2]| {

@@ -5,6 +5,7 @@ use crate::{
     exp::{sigmoid, tanh},
     linear,
     parallel::{self, Room},
+    product::Matrix,
     simd::multiversion,
 };
 use std::ops::Range;
@@ -24,13 +25,9 @@ impl Recurrent for Lstm {
     ) -> [Vec<f32>; 2] {
         let (Sizes { batch, time, inputs, hidden, .. }, at_once) = (self.0, self.0.at_once());
         let len = self.0.check(4, [x, for_inputs, for_hidden], &[bias], &[first_state, first_cells]);
-        let matrix = Packed::new([inputs + hidden, 4 * hidden], bias, |row, column| {
-            let (matrix, row) = match row.checked_sub(inputs) {
-                Some(row) => (for_hidden, row),
-                None => (for_inputs, row),
-            };
-            matrix[row * 4 * hidden + column]
-        });
+        let parts = [(for_inputs, inputs), (for_hidden, hidden)]
+            .map(|(factors, rows)| Matrix::new(factors, [rows, 4 * hidden]));
+        let matrix = Packed::new(parts, bias);
         let write = |[outputs, saved]: [Room; 2]| {
             let (states, last_cells) = outputs.split_at_mut(len);
             parallel::write_parts(
@@ -60,8 +57,7 @@ impl Recurrent for Lstm {
         let len = self.0.check(4, [x, for_inputs, for_hidden], &[bias], &[first_state, cells]);
         let all = len + batch * hidden;
         assert_eq!([outputs.len(), gradient.len(), saved.len()], [all, all, 5 * len], "lengths of forward");
-        let matrix =
-            Packed::new([4 * hidden, hidden], &[], |row, column| for_hidden[column * 4 * hidden + row]);
+        let matrix = Packed::new([Matrix::new(for_hidden, [hidden, 4 * hidden]).transpose()], &[]);
         let [mut state_gradient, mut cells_gradient] = [(); 2].map(|()| vec![0.0; batch * hidden]);
         let write = |[gates]: [Room; 1]| {
             parallel::write_parts(

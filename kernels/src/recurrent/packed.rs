@@ -2,48 +2,65 @@
 
 use crate::{
     parallel,
+    product::Matrix,
     simd::{Aligned, load, store},
 };
 use pulp::Simd;
+use std::ops::Range;
 
-/// Columns per block.
-const SPAN: usize = 32;
+/// Columns per strip.
+const STRIP: usize = 16;
 /// Vectors of columns whose sums are in registers at a time.
 const VECTORS: usize = 2;
+/// Columns of the widest vectors, to a multiple of which the matrix is padded.
+const SPAN: usize = VECTORS * 16;
+/// Values of the matrix that stay in the first-level cache while all rows of the left side pass.
+const CACHED: usize = 1 << 12;
 /// Rows at a time with 32 and with 16 registers.
 const WIDE: usize = 8;
 const NARROW: usize = 4;
 
 /// A matrix in the order in which [`multiply`](Self::multiply) reads it.
 pub struct Packed {
-    /// `[columns / SPAN, inner + 1, SPAN]`, after the bias the rows of the matrix, padded with zeros.
-    blocks: Aligned,
+    /// `[stride / STRIP, inner + 1, STRIP]`, after the bias the rows of the matrix, padded with zeros.
+    strips: Aligned,
     inner: usize,
     columns: usize,
 }
 
 impl Packed {
-    /// A matrix of `[inner, columns]` values `of(row, column)`, and the bias, which may be empty.
-    pub fn new([inner, columns]: [usize; 2], bias: &[f32], of: impl Fn(usize, usize) -> f32 + Sync) -> Self {
-        let len = (inner + 1) * SPAN;
-        let mut blocks = Aligned::new(columns.div_ceil(SPAN) * len);
-        let values = &mut blocks.values_mut()[..columns.div_ceil(SPAN) * len];
-        parallel::parts(values, len, |first, blocks| {
-            for (block, start) in blocks.chunks_exact_mut(len).zip((first / len * SPAN..).step_by(SPAN)) {
-                let until = columns.min(start + SPAN);
+    /// The rows of all `parts`, and the bias of their columns, which may be empty.
+    pub fn new<const N: usize>(parts: [Matrix; N], bias: &[f32]) -> Self {
+        let columns = parts[0].shape[1];
+        let inner = parts.iter().map(|part| part.shape[0]).sum();
+        let len = (inner + 1) * STRIP;
+        let all = columns.next_multiple_of(SPAN) / STRIP * len;
+        let mut strips = Aligned::new(all);
+        parallel::parts(&mut strips.values_mut()[..all], len, |first, strips| {
+            for (strip, start) in strips.chunks_exact_mut(len).zip((first / len * STRIP..).step_by(STRIP)) {
+                let columns = start.min(columns)..columns.min(start + STRIP);
                 if !bias.is_empty() {
-                    block[..until - start].copy_from_slice(&bias[start..until]);
+                    strip[..columns.len()].copy_from_slice(&bias[columns.clone()]);
                 }
-                for row in 0..inner {
-                    let to = &mut block[(row + 1) * SPAN..][..until - start];
-                    to.iter_mut().zip(start..until).for_each(|(to, column)| *to = of(row, column));
+                let mut rows = strip[STRIP..].chunks_exact_mut(STRIP);
+                for part in &parts {
+                    for row in (0..part.shape[0]).map(|row| row * part.strides[0]) {
+                        let to = &mut rows.next().expect("a row of the strip")[..columns.len()];
+                        if part.strides[1] == 1 {
+                            to.copy_from_slice(&part.values[row + columns.start..][..columns.len()]);
+                        } else {
+                            let from =
+                                columns.clone().map(|column| part.values[row + column * part.strides[1]]);
+                            to.iter_mut().zip(from).for_each(|(to, value)| *to = value);
+                        }
+                    }
                 }
             }
         });
-        Self { blocks, inner, columns }
+        Self { strips, inner, columns }
     }
 
-    /// Length of a row of a product, which is padded to whole blocks.
+    /// Length of a row of a product, which is padded.
     pub fn stride(&self) -> usize {
         self.columns.next_multiple_of(SPAN)
     }
@@ -71,49 +88,68 @@ impl Packed {
     /// `left` and `to` must have `rows` rows.
     #[inline(always)]
     unsafe fn tiles<S: Simd, const R: usize>(&self, simd: S, rows: usize, left: Rows, to: *mut f32) {
-        for (number, block) in self.blocks.values().chunks_exact((self.inner + 1) * SPAN).enumerate() {
-            for column in (0..SPAN).step_by(VECTORS * S::F32_LANES) {
-                let mut row = 0;
-                while row < rows {
-                    let at_once = if rows < R { 1 } else { R };
-                    // The last rows overlap those before them.
-                    let start = row.min(rows - at_once);
-                    // SAFETY: `at_once` rows start there, and these columns are within the block.
-                    unsafe {
-                        let matrix = block.as_ptr().add(column);
-                        let to = to.add(start * self.stride() + number * SPAN + column);
-                        if at_once == R {
-                            self.tile::<S, R>(simd, left.from(start), matrix, to);
-                        } else {
-                            self.tile::<S, 1>(simd, left.from(start), matrix, to);
-                        }
+        let (width, all) = (VECTORS * S::F32_LANES, 0..self.inner);
+        for column in (0..self.stride()).step_by(width) {
+            let matrix = std::array::from_fn(|vector| {
+                let column = column + vector * S::F32_LANES;
+                let start = column / STRIP * (self.inner + 1) * STRIP + column % STRIP;
+                self.strips.values()[start..].as_ptr()
+            });
+            let to = |row: usize| to.wrapping_add(row * self.stride() + column);
+            // SAFETY: each tile has rows within `rows`, and columns within the strips.
+            unsafe {
+                if rows < R {
+                    for row in 0..rows {
+                        self.tile::<S, 1>(simd, left.from(row), matrix, all.clone(), to(row));
                     }
-                    row += at_once;
+                    continue;
+                }
+                for start in (0..self.inner.max(1)).step_by(CACHED / width) {
+                    let part = start..self.inner.min(start + CACHED / width);
+                    for row in (0..=rows - R).step_by(R) {
+                        self.tile::<S, R>(simd, left.from(row), matrix, part.clone(), to(row));
+                    }
+                }
+                // The last rows overlap those before them, which get the same values again.
+                if !rows.is_multiple_of(R) {
+                    self.tile::<S, R>(simd, left.from(rows - R), matrix, all.clone(), to(rows - R));
                 }
             }
         }
     }
 
-    /// Multiplies `R` rows of `left` by `VECTORS` vectors of columns of a block.
+    /// Multiplies `R` rows of `left` by vectors of columns of some rows of the matrix, and adds the bias before the first of
+    /// these rows, or what `to` has.
     ///
     /// # Safety
-    /// `left` and `to` must have `R` rows, and `matrix` `inner + 1` rows, `SPAN` apart.
+    /// `left` and `to` must have `R` rows, and the columns of `matrix` `inner + 1`, `STRIP` apart.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize>(&self, simd: S, left: Rows, matrix: *const f32, to: *mut f32) {
-        let load = |row: usize| {
+    unsafe fn tile<S: Simd, const R: usize>(
+        &self,
+        simd: S,
+        left: Rows,
+        matrix: [*const f32; VECTORS],
+        part: Range<usize>,
+        to: *mut f32,
+    ) {
+        let at = |row: usize, vector: usize| to.wrapping_add(row * self.stride() + vector * S::F32_LANES);
+        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; R];
+        for row in 0..R {
+            for vector in 0..VECTORS {
+                let from = if part.start == 0 { matrix[vector] } else { at(row, vector).cast_const() };
+                // SAFETY: the caller's contract.
+                sums[row][vector] = unsafe { load::<S>(from) };
+            }
+        }
+        for inner in part {
             let mut values = [simd.splat_f32s(0.0); VECTORS];
             for vector in 0..VECTORS {
                 // SAFETY: the caller's contract.
-                values[vector] = unsafe { load::<S>(matrix.add(row * SPAN + vector * S::F32_LANES)) };
+                values[vector] = unsafe { load::<S>(matrix[vector].add((inner + 1) * STRIP)) };
             }
-            values
-        };
-        let mut sums = [load(0); R];
-        for at in 0..self.inner {
-            let values = load(at + 1);
             for row in 0..R {
                 // SAFETY: the caller's contract.
-                let factor = simd.splat_f32s(unsafe { *left.values.add(row * left.stride + at) });
+                let factor = simd.splat_f32s(unsafe { *left.values.add(row * left.stride + inner) });
                 for vector in 0..VECTORS {
                     sums[row][vector] = simd.mul_add_e_f32s(factor, values[vector], sums[row][vector]);
                 }
@@ -122,7 +158,7 @@ impl Packed {
         for row in 0..R {
             for vector in 0..VECTORS {
                 // SAFETY: the caller's contract.
-                unsafe { store::<S>(to.add(row * self.stride() + vector * S::F32_LANES), sums[row][vector]) };
+                unsafe { store::<S>(at(row, vector), sums[row][vector]) };
             }
         }
     }
