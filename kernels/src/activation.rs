@@ -1,69 +1,153 @@
-//! Activation functions and their gradients.
+//! Activation functions of one value, and their gradients.
+//!
+//! Functions named `…_gradient` return the gradient of the input, from that of the output and the input, unless they say
+//! that they read the output. [`map`](crate::elementwise::map) compiles them to loops over vectors.
 
 use crate::{
     elementwise::{map, update},
-    exp::{self, exp},
+    exp::{exp, exp_m1, ln_1p},
 };
 
-/// ReLU: the larger of zero and every value; NaN stays NaN.
-pub fn relu(x: &[f32]) -> Vec<f32> {
-    map(x, x, |x, _| passed(x, x))
-}
+pub use crate::exp::{sigmoid, tanh};
 
-/// Gradient of the input of [`relu`], from the output and its gradient.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn relu_gradient(output: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map(gradient, output, passed)
-}
-
-/// The gradient through a ReLU with this output; unchanged where the output is NaN, as in Burn.
+/// ReLU, the larger of zero and x; NaN stays NaN.
 #[inline(always)]
-pub(crate) fn passed(gradient: f32, output: f32) -> f32 {
+pub fn relu(x: f32) -> f32 {
+    relu_gradient(x, x)
+}
+
+/// Reads the output. Unchanged where that is NaN, as in Burn.
+#[inline(always)]
+pub fn relu_gradient(output: f32, gradient: f32) -> f32 {
     if output <= 0.0 { 0.0 } else { gradient }
 }
 
-/// Logistic function, 1 / (1 + e^−x), of every value.
-pub fn sigmoid(x: &[f32]) -> Vec<f32> {
-    map(x, x, |x, _| exp::sigmoid(x))
+/// ReLU up to 6.
+#[inline(always)]
+pub fn relu6(x: f32) -> f32 {
+    x.clamp(0.0, 6.0)
 }
 
-/// Gradient of the input of [`sigmoid`], from the output and its gradient.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn sigmoid_gradient(output: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map(output, gradient, |output, gradient| gradient * output * (1.0 - output))
+/// Zero outside of 0 to 6.
+#[inline(always)]
+pub fn relu6_gradient(x: f32, gradient: f32) -> f32 {
+    if (0.0..=6.0).contains(&x) { gradient } else { 0.0 }
 }
 
-/// Hyperbolic tangent of every value.
-pub fn tanh(x: &[f32]) -> Vec<f32> {
-    map(x, x, |x, _| exp::tanh(x))
+/// Reads the output.
+#[inline(always)]
+pub fn sigmoid_gradient(output: f32, gradient: f32) -> f32 {
+    gradient * output * (1.0 - output)
 }
 
-/// Gradient of the input of [`tanh`], from the output and its gradient.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn tanh_gradient(output: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map(output, gradient, |output, gradient| gradient * (1.0 - output * output))
+/// Reads the output.
+#[inline(always)]
+pub fn tanh_gradient(output: f32, gradient: f32) -> f32 {
+    gradient * (1.0 - output * output)
 }
 
-/// SiLU, x σ(x), of every value (Elfwing et al. 2017, arXiv 1702.03118).
-pub fn silu(x: &[f32]) -> Vec<f32> {
-    map(x, x, |x, _| x * logistic(x))
+/// α x + β between 0 and 1.
+#[inline(always)]
+pub fn hard_sigmoid(x: f32, [alpha, beta]: [f32; 2]) -> f32 {
+    (alpha * x + beta).clamp(0.0, 1.0)
 }
 
-/// Gradient of the input of [`silu`], from the input and the gradient of the output.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn silu_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map(x, gradient, |x, gradient| {
-        let sigmoid = logistic(x);
-        gradient * (sigmoid + x * sigmoid * (1.0 - sigmoid))
-    })
+/// Zero where [`hard_sigmoid`] is limited.
+#[inline(always)]
+pub fn hard_sigmoid_gradient(x: f32, gradient: f32, [alpha, beta]: [f32; 2]) -> f32 {
+    if (0.0..=1.0).contains(&(alpha * x + beta)) { alpha * gradient } else { 0.0 }
+}
+
+const HARD_SWISH: [f32; 2] = [1.0 / 6.0, 0.5];
+
+/// Hard swish, x times [`hard_sigmoid`] with α = 1/6 and β = 1/2 (Howard et al. 2019, arXiv 1905.02244).
+#[inline(always)]
+pub fn hard_swish(x: f32) -> f32 {
+    x * hard_sigmoid(x, HARD_SWISH)
+}
+
+/// The gradient of [`hard_swish`].
+#[inline(always)]
+pub fn hard_swish_gradient(x: f32, gradient: f32) -> f32 {
+    gradient * hard_sigmoid(x, HARD_SWISH) + hard_sigmoid_gradient(x, gradient * x, HARD_SWISH)
+}
+
+/// ELU, x or α (e^x − 1) (Clevert et al. 2015, arXiv 1511.07289).
+#[inline(always)]
+pub fn elu(x: f32, [alpha, _]: [f32; 2]) -> f32 {
+    if x <= 0.0 { alpha * exp_m1(x) } else { x }
+}
+
+/// The gradient of [`elu`].
+#[inline(always)]
+pub fn elu_gradient(x: f32, gradient: f32, [alpha, _]: [f32; 2]) -> f32 {
+    if x <= 0.0 { gradient * alpha * exp(x) } else { gradient }
+}
+
+/// Factors α and γ of SELU.
+const SELU: [f32; 2] = [1.673_263_2, 1.050_701];
+
+/// SELU, an ELU times a factor (Klambauer et al. 2017, arXiv 1706.02515).
+#[inline(always)]
+pub fn selu(x: f32) -> f32 {
+    SELU[1] * elu(x, SELU)
+}
+
+/// The gradient of [`selu`].
+#[inline(always)]
+pub fn selu_gradient(x: f32, gradient: f32) -> f32 {
+    elu_gradient(x, SELU[1] * gradient, SELU)
+}
+
+/// Softplus, ln(1 + e^βx) / β; x where βx is above the threshold.
+#[inline(always)]
+pub fn softplus(x: f32, [beta, threshold]: [f32; 2]) -> f32 {
+    let scaled = beta * x;
+    if scaled > threshold { x } else { (scaled.max(0.0) + ln_1p(exp(-scaled.abs()))) / beta }
+}
+
+/// The gradient of [`softplus`].
+#[inline(always)]
+pub fn softplus_gradient(x: f32, gradient: f32, [beta, threshold]: [f32; 2]) -> f32 {
+    if beta * x > threshold { gradient } else { gradient * sigmoid(beta * x) }
+}
+
+/// Mish, x tanh(ln(1 + e^x)) (Misra 2019, arXiv 1908.08681).
+#[inline(always)]
+pub fn mish(x: f32) -> f32 {
+    x * tanh_softplus(x).0
+}
+
+/// The gradient of [`mish`].
+#[inline(always)]
+pub fn mish_gradient(x: f32, gradient: f32) -> f32 {
+    let (tanh, slope) = tanh_softplus(x);
+    gradient * (tanh + x * slope)
+}
+
+/// tanh(ln(1 + e^x)), and its derivative.
+#[inline(always)]
+fn tanh_softplus(x: f32) -> (f32, f32) {
+    // From here on the function is 1 in f32; NaN stays NaN.
+    let power = exp(if x > 20.0 { 20.0 } else { x });
+    // (1 + e^x)² − 1
+    let square = power * (power + 2.0);
+    let rest = 2.0 / (square + 2.0);
+    let tanh = square / (square + 2.0);
+    (tanh, rest * (1.0 + tanh) * power / (1.0 + power))
+}
+
+/// SiLU or swish, x σ(x) (Elfwing et al. 2017, arXiv 1702.03118).
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x * logistic(x)
+}
+
+/// The gradient of [`silu`].
+#[inline(always)]
+pub fn silu_gradient(x: f32, gradient: f32) -> f32 {
+    let sigmoid = logistic(x);
+    gradient * (sigmoid + x * sigmoid * (1.0 - sigmoid))
 }
 
 /// `silu(x) × factor` of values at the same index.
@@ -71,7 +155,7 @@ pub fn silu_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
 /// # Panics
 /// If the lengths differ.
 pub fn silu_product(x: &[f32], factor: &[f32]) -> Vec<f32> {
-    map(x, factor, |x, factor| x * logistic(x) * factor)
+    map(x, factor, |x, factor| silu(x) * factor)
 }
 
 /// Gradients of both inputs of [`silu_product`], from the inputs and the gradient of the output.
@@ -81,9 +165,8 @@ pub fn silu_product(x: &[f32], factor: &[f32]) -> Vec<f32> {
 pub fn silu_product_gradients(x: &[f32], factor: &[f32], gradient: &[f32]) -> [Vec<f32>; 2] {
     let mut for_factor = factor.to_vec();
     let for_x = update((x, gradient), &mut for_factor, &mut vec![(); x.len()], |x, gradient, factor, ()| {
-        let sigmoid = logistic(x);
-        let for_x = gradient * *factor * (sigmoid + x * sigmoid * (1.0 - sigmoid));
-        *factor = gradient * (x * sigmoid);
+        let for_x = silu_gradient(x, gradient * *factor);
+        *factor = gradient * silu(x);
         for_x
     });
     [for_x, for_factor]
@@ -94,41 +177,35 @@ fn logistic(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// GELU with the error function, x Φ(x), of every value (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+/// GELU with the error function, x Φ(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415).
 ///
 /// The absolute error is below 3e-7 for |x| up to 1.
-pub fn gelu(x: &[f32]) -> Vec<f32> {
-    map(x, x, |x, _| x * normal(x).0)
+#[inline(always)]
+pub fn gelu(x: f32) -> f32 {
+    x * normal(x).0
 }
 
-/// Gradient of the input of [`gelu`], from the input and the gradient of the output.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn gelu_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map(x, gradient, |x, gradient| {
-        let (distribution, density) = normal(x);
-        gradient * (distribution + x * density)
-    })
+/// The gradient of [`gelu`].
+#[inline(always)]
+pub fn gelu_gradient(x: f32, gradient: f32) -> f32 {
+    let (distribution, density) = normal(x);
+    gradient * (distribution + x * density)
 }
 
-/// GELU with tanh in place of the error function, x σ(2 u), of every value (Hendrycks and Gimpel 2016, arXiv 1606.08415).
-pub fn gelu_approximate(x: &[f32]) -> Vec<f32> {
-    map(x, x, |x, _| x * logistic(approximate_exponent(x).0))
+/// GELU with tanh in place of the error function, x σ(2 u) (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+#[inline(always)]
+pub fn gelu_approximate(x: f32) -> f32 {
+    x * logistic(approximate_exponent(x).0)
 }
 
-/// Gradient of the input of [`gelu_approximate`], from the input and the gradient of the output.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn gelu_approximate_gradient(x: &[f32], gradient: &[f32]) -> Vec<f32> {
-    map(x, gradient, |x, gradient| {
-        let (exponent, slope) = approximate_exponent(x);
-        // 1 − σ is e^−2u σ, which keeps its digits.
-        let power = exp(-exponent);
-        let sigmoid = 1.0 / (1.0 + power);
-        gradient * (sigmoid + x.clamp(-LARGE, LARGE) * slope * sigmoid * (power * sigmoid))
-    })
+/// The gradient of [`gelu_approximate`].
+#[inline(always)]
+pub fn gelu_approximate_gradient(x: f32, gradient: f32) -> f32 {
+    let (exponent, slope) = approximate_exponent(x);
+    // 1 − σ is e^−2u σ, which keeps its digits.
+    let power = exp(-exponent);
+    let sigmoid = 1.0 / (1.0 + power);
+    gradient * (sigmoid + x.clamp(-LARGE, LARGE) * slope * sigmoid * (power * sigmoid))
 }
 
 /// Magnitude from which [`gelu_approximate`] is 0 or x.
@@ -162,20 +239,20 @@ fn normal(x: f32) -> (f32, f32) {
 mod tests {
     use super::*;
 
-    type Function = (fn(&[f32]) -> Vec<f32>, fn(&[f32], &[f32]) -> Vec<f32>);
+    type Function = (fn(f32) -> f32, fn(f32, f32) -> f32);
 
     /// Compares a function and its gradient with rows of x, value and gradient.
     fn equals_reference((function, gradient): Function, reference: &[[f32; 3]]) {
         for &[x, value, slope] in reference {
-            let ours = [function(&[x])[0], gradient(&[x], &[1.0])[0]];
+            let ours = [function(x), gradient(x, 1.0)];
             assert!((ours[0] - value).abs() < 5e-7 && (ours[1] - slope).abs() < 5e-7, "{ours:?} at {x}");
         }
-        let large = function(&[-100.0, 100.0]);
+        let large = [-100.0, 100.0].map(function);
         assert!(large[0].abs() < 1e-30 && large[1] == 100.0, "{large:?}");
-        let slopes = gradient(&[-1e38, -100.0, 100.0, 1e38], &[1.0; 4]);
+        let slopes = [-1e38, -100.0, 100.0, 1e38].map(|x| gradient(x, 1.0));
         assert!(slopes[1].abs() < 1e-30 && slopes[2] == 1.0 && slopes[3] == 1.0, "{slopes:?}");
         assert!(slopes[0].abs() < 1e-30, "{slopes:?}");
-        assert!(function(&[f32::NAN])[0].is_nan());
+        assert!(function(f32::NAN).is_nan());
     }
 
     /// Reference values from torch 2.15's `gelu` in float64.
@@ -193,7 +270,7 @@ mod tests {
             [5.0, 4.999999, 1.000007],
         ];
         equals_reference((gelu, gelu_gradient), &reference);
-        assert_eq!(gelu(&[-100.0, 100.0]), [0.0, 100.0]);
+        assert_eq!([-100.0, 100.0].map(gelu), [0.0, 100.0]);
     }
 
     /// Reference values from torch 2.15's `gelu` with `approximate="tanh"` in float64.

@@ -2,7 +2,7 @@
 
 use crate::{
     parallel::{self, Room},
-    simd::multiversion,
+    simd::{self, multiversion},
 };
 use rayon::prelude::*;
 
@@ -14,9 +14,26 @@ const PART: usize = 1 << 13;
 /// # Panics
 /// If the lengths differ.
 pub fn map<Y: Copy + Sync>(x: &[f32], y: &[Y], of: impl Fn(f32, Y) -> f32 + Copy + Sync + Send) -> Vec<f32> {
-    let none = || vec![(); x.len()];
-    update((x, y), &mut none(), &mut none(), move |x, y, (), ()| of(x, y))
+    assert_eq!(x.len(), y.len(), "one length for both");
+    let write = |start: usize, to: Room<'_>| {
+        let range = start..start + to.len();
+        map_part(&x[range.clone()], &y[range], to, of);
+    };
+    // One type for all functions, so that the distribution over threads is compiled once.
+    let write: &(dyn Fn(usize, Room<'_>) + Sync + Send) = &write;
+    // SAFETY: the parts write all values.
+    let [result] =
+        unsafe { parallel::written([x.len()], |[room]: [Room; 1]| parallel::parts(room, PART, write)) };
+    result
 }
+
+multiversion!(
+    fn map_part<Y: Copy, F: Fn(f32, Y) -> f32>(x: &[f32], y: &[Y], to: Room<'_>, of: F) {
+        for ((x, y), to) in x.iter().zip(y).zip(to) {
+            to.write(of(*x, *y));
+        }
+    }
+);
 
 /// `by(x, y, a, b)`, which may change `a` and `b`, for all values at the same index.
 ///
@@ -42,6 +59,31 @@ pub fn update<Y: Copy + Sync, A: Send, B: Send>(
     let [result] = unsafe { parallel::written([x.len()], write) };
     result
 }
+
+/// Sum of `of(x, y)` over every pair of values, the same for every number of threads.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn total(x: &[f32], y: &[f32], of: impl Fn(f32, f32) -> f32 + Copy + Sync + Send) -> f32 {
+    assert_eq!(x.len(), y.len(), "one length for both");
+    let sum = |part: usize| {
+        let range = part * PART..x.len().min((part + 1) * PART);
+        f64::from(part_of_total(&x[range.clone()], &y[range], of))
+    };
+    let sum: &(dyn Fn(usize) -> f64 + Sync + Send) = &sum;
+    sum_of_parts(x.len().div_ceil(PART), sum) as f32
+}
+
+/// One function for all losses, so that the distribution over threads is compiled once.
+fn sum_of_parts(parts: usize, sum: &(dyn Fn(usize) -> f64 + Sync + Send)) -> f64 {
+    parallel::each(parts, || (), |(), part| sum(part)).into_iter().sum()
+}
+
+multiversion!(
+    fn part_of_total<F: Fn(f32, f32) -> f32>(x: &[f32], y: &[f32], of: F) -> f32 {
+        simd::sum(x, y, of)
+    }
+);
 
 multiversion!(
     fn pass<Y: Copy, A, B, F: Fn(f32, Y, &mut A, &mut B) -> f32>(

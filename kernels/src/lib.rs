@@ -1,6 +1,6 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
-//! They cover convolution, pooling, dropout, linear layers, batch and layer normalisation, activation functions, LSTM, GRU,
+//! They cover convolution, pooling, dropout, linear layers, batch and layer normalisation, activation functions, losses, LSTM, GRU,
 //! attention, SGD, Adam, AdamW and pictures, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
 //! functions over Burn's layers, `nn` as layers with the names of `burn::nn`, and `optim` as Burn optimizers; with `cuda`,
 //! some have CUDA kernels.
@@ -29,7 +29,7 @@ pub mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dropout;
-mod elementwise;
+pub mod elementwise;
 mod exp;
 pub mod group_norm;
 #[cfg(feature = "burn")]
@@ -39,6 +39,7 @@ pub mod layer_norm;
 pub mod layers;
 pub mod leaky_relu;
 pub mod linear;
+pub mod loss;
 #[cfg(feature = "burn")]
 pub mod nn;
 #[cfg(feature = "burn")]

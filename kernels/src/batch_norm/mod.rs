@@ -13,7 +13,7 @@ pub use crate::affine::{Affine, Centred};
 pub use pooled::PooledGradient;
 
 use crate::{
-    activation::passed,
+    activation::{self, relu_gradient},
     parallel::{self, Room},
     simd::{load, multiversion},
 };
@@ -109,7 +109,7 @@ fn plane_sums<S: Simd, const RELU: bool>(
     let (mut first, mut second) = (simd.reduce_sum_f32s(first), simd.reduce_sum_f32s(second));
     for at in whole..len {
         let b = b[at] - centre_b;
-        let a = if RELU { passed(a[at], output.of(b)) } else { a[at] - centre_a };
+        let a = if RELU { relu_gradient(output.of(b), a[at]) } else { a[at] - centre_a };
         first += a;
         second += a * b;
     }
@@ -168,7 +168,7 @@ multiversion!(
                 (None, Relu::After) => {
                     for (to, a) in to.iter_mut().zip(a) {
                         let output = line.of(a - centre_a);
-                        to.write(passed(output, output));
+                        to.write(activation::relu(output));
                     }
                 }
                 (None, _) => {
@@ -180,7 +180,7 @@ multiversion!(
                     let output = outputs[channel];
                     for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
                         let b = b - centre_b;
-                        to.write(passed(*a, output.of(b)) * factors[0] + b * factors[1] + constant);
+                        to.write(relu_gradient(output.of(b), *a) * factors[0] + b * factors[1] + constant);
                     }
                 }
                 (Some((b, centre_b)), _) => {

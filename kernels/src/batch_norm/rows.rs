@@ -2,7 +2,7 @@
 
 use super::{Affine, Centred, Relu};
 use crate::{
-    activation::passed,
+    activation::{self, relu_gradient},
     parallel::{self, Room},
     simd::multiversion,
 };
@@ -91,7 +91,7 @@ multiversion!(
                         centred.zip(maps).zip(sums)
                     {
                         let b = b - b_centre;
-                        let a = passed(*a, b * factor + constant);
+                        let a = relu_gradient(b * factor + constant, *a);
                         *first += a;
                         *second += a * b;
                     }
@@ -144,7 +144,7 @@ multiversion!(
             let Some(b) = b else {
                 for (((a, centre), (factor, constant)), to) in centred {
                     let output = (a - centre) * factor + constant;
-                    to.write(if matches!(relu, Relu::After) { passed(output, output) } else { output });
+                    to.write(if matches!(relu, Relu::After) { activation::relu(output) } else { output });
                 }
                 continue;
             };
@@ -155,7 +155,7 @@ multiversion!(
                     centred.zip(b).zip(outputs)
                 {
                     let b = b - centre;
-                    to.write(passed(*a, b * slope + offset) * factor + b * second + constant);
+                    to.write(relu_gradient(b * slope + offset, *a) * factor + b * second + constant);
                 }
             } else {
                 for ((((a, centre), (factor, constant)), to), ((b, b_centre), second)) in centred.zip(b) {

@@ -1,7 +1,7 @@
 //! Inputs of the kernels: images, gradients, and gradients of pooled outputs.
 
 use super::geometry::Geometry;
-use crate::{activation::passed, simd::copy};
+use crate::{activation::relu_gradient, simd::copy};
 
 /// Images, or a gradient with a value for each output.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ impl<'a> Whole<'a> {
             }
             Some(output) => {
                 for at in 0..to.len() {
-                    to[at] = passed(self.values[at], output[at]);
+                    to[at] = relu_gradient(output[at], self.values[at]);
                 }
             }
         }

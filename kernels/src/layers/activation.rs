@@ -3,46 +3,124 @@
 use super::linear::linear;
 use super::operation::{self, Operation, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::{activation as kernel, leaky_relu as leaky};
+use crate::{activation as kernel, elementwise::map, leaky_relu as leaky};
 use burn::backend::TensorMetadata;
-use burn::nn::{LeakyRelu, PRelu, SwiGlu};
+use burn::nn::{Elu, HardSigmoid, LeakyRelu, PRelu, Softplus, SwiGlu};
 use burn::tensor::{Tensor, activation};
+
+/// The function `value(x, settings)` of every value. Its `gradient(read, gradient, settings)` reads `x`, the `input`, or
+/// the `output`.
+macro_rules! elementwise {
+    ($x:ident, $read:ident, $value:expr, $gradient:expr, $elsewhere:expr) => {
+        elementwise!($x, $read, $value, $gradient, $elsewhere, [0.0; 2])
+    };
+    ($x:ident, $read:ident, $value:expr, $gradient:expr, $elsewhere:expr, $settings:expr) => {{
+        static LOOPS: Loops = Loops {
+            values: |x, settings| map(x, x, move |x, _| ($value)(x, settings)),
+            gradients: |read, gradient, settings| map(read, gradient, move |x, g| ($gradient)(x, g, settings)),
+        };
+        let function = Elementwise::<{ elementwise!(@$read) }> { loops: &LOOPS, settings: $settings };
+        elementwise($x, $elsewhere, function)
+    }};
+    (@input) => { 1 };
+    (@output) => { 0 };
+}
 
 /// Computes `burn::tensor::activation::relu(x)`.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise::<D, 0>(x, kernel::relu, kernel::relu_gradient, |x| {
+    let elsewhere = |x: Tensor<D>| {
         #[cfg(feature = "cuda")]
         if let Some(output) = crate::cuda::relu(&x) {
             return output;
         }
         activation::relu(x)
-    })
+    };
+    elementwise!(x, output, |x, _| kernel::relu(x), |y, g, _| kernel::relu_gradient(y, g), elsewhere)
+}
+
+/// Computes `burn::tensor::activation::relu6(x)`.
+pub fn relu6<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    elementwise!(x, input, |x, _| kernel::relu6(x), |x, g, _| kernel::relu6_gradient(x, g), activation::relu6)
 }
 
 /// Computes `burn::tensor::activation::gelu(x)`.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise::<D, 1>(x, kernel::gelu, kernel::gelu_gradient, activation::gelu)
+    elementwise!(x, input, |x, _| kernel::gelu(x), |x, g, _| kernel::gelu_gradient(x, g), activation::gelu)
 }
 
 /// Computes `burn::tensor::activation::gelu_approximate(x)`.
 pub fn gelu_approximate<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let (forward, gradient) = (kernel::gelu_approximate, kernel::gelu_approximate_gradient);
-    elementwise::<D, 1>(x, forward, gradient, activation::gelu_approximate)
+    let elsewhere = activation::gelu_approximate;
+    elementwise!(
+        x,
+        input,
+        |x, _| kernel::gelu_approximate(x),
+        |x, g, _| kernel::gelu_approximate_gradient(x, g),
+        elsewhere
+    )
 }
 
 /// Computes `burn::tensor::activation::silu(x)`.
 pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise::<D, 1>(x, kernel::silu, kernel::silu_gradient, activation::silu)
+    elementwise!(x, input, |x, _| kernel::silu(x), |x, g, _| kernel::silu_gradient(x, g), activation::silu)
+}
+
+/// Computes `burn::tensor::activation::mish(x)`.
+pub fn mish<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    elementwise!(x, input, |x, _| kernel::mish(x), |x, g, _| kernel::mish_gradient(x, g), activation::mish)
+}
+
+/// Computes `burn::tensor::activation::hard_swish(x)`.
+pub fn hard_swish<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    elementwise!(
+        x,
+        input,
+        |x, _| kernel::hard_swish(x),
+        |x, g, _| kernel::hard_swish_gradient(x, g),
+        activation::hard_swish
+    )
 }
 
 /// Computes `burn::tensor::activation::sigmoid(x)`.
 pub fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise::<D, 0>(x, kernel::sigmoid, kernel::sigmoid_gradient, activation::sigmoid)
+    elementwise!(
+        x,
+        output,
+        |x, _| kernel::sigmoid(x),
+        |y, g, _| kernel::sigmoid_gradient(y, g),
+        activation::sigmoid
+    )
 }
 
 /// Computes `burn::tensor::activation::tanh(x)`.
 pub fn tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise::<D, 0>(x, kernel::tanh, kernel::tanh_gradient, activation::tanh)
+    elementwise!(x, output, |x, _| kernel::tanh(x), |y, g, _| kernel::tanh_gradient(y, g), activation::tanh)
+}
+
+/// Computes `burn::tensor::activation::selu(x)`.
+pub fn selu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    elementwise!(x, input, |x, _| kernel::selu(x), |x, g, _| kernel::selu_gradient(x, g), activation::selu)
+}
+
+/// Computes `layer.forward(x)`.
+pub fn elu<const D: usize>(layer: &Elu, x: Tensor<D>) -> Tensor<D> {
+    let settings = [layer.alpha as f32, 0.0];
+    let elsewhere = |x| layer.forward(x);
+    elementwise!(x, input, kernel::elu, kernel::elu_gradient, elsewhere, settings)
+}
+
+/// Computes `layer.forward(x)`.
+pub fn softplus<const D: usize>(layer: &Softplus, x: Tensor<D>) -> Tensor<D> {
+    let settings = [layer.beta as f32, layer.threshold as f32];
+    let elsewhere = |x| layer.forward(x);
+    elementwise!(x, input, kernel::softplus, kernel::softplus_gradient, elsewhere, settings)
+}
+
+/// Computes `layer.forward(x)`.
+pub fn hard_sigmoid<const D: usize>(layer: &HardSigmoid, x: Tensor<D>) -> Tensor<D> {
+    let settings = [layer.alpha as f32, layer.beta as f32];
+    let elsewhere = |x| layer.forward(x);
+    elementwise!(x, input, kernel::hard_sigmoid, kernel::hard_sigmoid_gradient, elsewhere, settings)
 }
 
 /// Computes `layer.forward(x)`.
@@ -120,40 +198,45 @@ impl Operation<2, 2> for Leaky {
     }
 }
 
-/// A function of every value, computed by a kernel on a CPU and otherwise by `elsewhere`.
-///
-/// Its gradient depends on the output, or, with `R` of 1, on `x`.
+/// A function of every value, computed on a CPU by its loops, and otherwise by `elsewhere`.
 fn elementwise<const D: usize, const R: usize>(
     x: Tensor<D>,
-    forward: fn(&[f32]) -> Vec<f32>,
-    gradient: fn(&[f32], &[f32]) -> Vec<f32>,
     elsewhere: impl FnOnce(Tensor<D>) -> Tensor<D>,
+    function: Elementwise<R>,
 ) -> Tensor<D> {
     if !is_host(&x) {
         return elsewhere(x);
     }
-    operation::run::<D, 1, R>(Elementwise { forward, gradient }, [x.into_dispatch()])
+    operation::run::<D, 1, R>(function, [x.into_dispatch()])
 }
 
-/// A function of every value.
-#[derive(Clone, Debug)]
-struct Elementwise {
-    forward: fn(&[f32]) -> Vec<f32>,
-    /// Gradient of the input, from the input or the output and the gradient of the output.
-    gradient: fn(&[f32], &[f32]) -> Vec<f32>,
+/// A function of every value, of which backward reads the input if `R` is 1, and otherwise the output.
+#[derive(Clone)]
+struct Elementwise<const R: usize> {
+    loops: &'static Loops,
+    settings: [f32; 2],
 }
 
-impl<const R: usize> Operation<1, R> for Elementwise {
+/// Loops over values and over gradients of the input.
+///
+/// In a static variable, they are compiled in this crate, whose profile optimises them, and not in a model's crate.
+struct Loops {
+    values: fn(&[f32], [f32; 2]) -> Vec<f32>,
+    gradients: fn(&[f32], &[f32], [f32; 2]) -> Vec<f32>,
+}
+
+impl<const R: usize> Operation<1, R> for Elementwise<R> {
     /// The output, unless backward reads the input.
     type Saved = Option<Host>;
 
     fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
-        let output = tensor((self.forward)(values(&x)), x.shape());
+        let output = tensor((self.loops.values)(values(&x), self.settings), x.shape());
         (output.clone(), (R == 0).then_some(output))
     }
 
     fn backward(&self, read: [Host; R], output: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
         let known = read.into_iter().chain(output).next();
-        [known.map(|known| tensor((self.gradient)(values(&known), values(&grad)), grad.shape()))]
+        let gradient = |known: Host| (self.loops.gradients)(values(&known), values(&grad), self.settings);
+        [known.map(|known| tensor(gradient(known), grad.shape()))]
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! A layer is a type around Burn's: fields of `layer` are read as before, and `layer.0` is Burn's. The functions of [`layers`](crate::layers) take both.
 
-mod activations;
+pub mod activation;
 pub mod attention;
 pub mod conv;
 mod drop_in;
@@ -14,6 +14,8 @@ mod dropout;
 mod layer_norm;
 mod linear;
 pub mod loss;
+#[cfg(test)]
+mod loss_tests;
 pub mod pool;
 mod recurrent;
 #[cfg(test)]
@@ -22,8 +24,9 @@ mod sequence_tests;
 mod tests;
 pub mod transformer;
 
-pub use activations::{
-    Gelu, LeakyRelu, LeakyReluConfig, PRelu, PReluConfig, Relu, Sigmoid, Silu, SwiGlu, SwiGluConfig, Tanh,
+pub use activation::{
+    Elu, EluConfig, Gelu, HardSigmoid, HardSigmoidConfig, HardSwish, LeakyRelu, LeakyReluConfig, Mish, PRelu,
+    PReluConfig, Relu, Relu6, Selu, Sigmoid, Silu, Softplus, SoftplusConfig, SwiGlu, SwiGluConfig, Tanh,
 };
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};

@@ -210,6 +210,19 @@ fn activation_functions_equal_those_of_burn() {
     compare((Silu::new(), Silu::new()), x(), |m, x| m.forward(x), |_, x| burn::tensor::activation::silu(x));
     compare((Sigmoid::new(), burn::nn::Sigmoid::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     compare((Tanh::new(), burn::nn::Tanh::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    let mish = burn::nn::activation::Mish::new();
+    compare((Mish::new(), mish), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    compare((Selu::new(), burn::nn::Selu::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    let hard_swish = burn::nn::activation::HardSwish::new();
+    compare((HardSwish::new(), hard_swish), x(), |m, x| m.forward(x), |m, x| m.forward(x));
+    let limits = [Tensor::full([9, 3], 6.0, &device()), Tensor::zeros([9, 3], &device())];
+    let at_limits = Tensor::cat(vec![x(), limits[0].clone(), limits[1].clone()], 1);
+    let relu6 = burn::nn::activation::Relu6::new();
+    compare((Relu6::new(), relu6), at_limits, |m, x| m.forward(x), |m, x| m.forward(x));
+    compare!(EluConfig, new().with_alpha(0.7); init(), x());
+    compare!(SoftplusConfig, new().with_beta(1.5).with_threshold(3.0); init(), x());
+    compare!(SoftplusConfig, new(); init(), x() * 20.0);
+    compare!(HardSigmoidConfig, new().with_alpha(0.3); init(), x());
     compare!(LeakyReluConfig, new().with_negative_slope(0.2); init(), x());
     compare!(PReluConfig, new(), random([5, 70, 300]));
     compare!(PReluConfig, new().with_num_parameters(70).with_alpha(0.1), random([5, 70, 300]));
@@ -222,8 +235,16 @@ fn activation_functions_propagate_nan_and_infinities() {
     let x = Tensor::<1>::from_floats([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -100.0], &device());
     let relu = read(Relu::new().forward(x.clone()));
     assert!(relu[0].is_nan() && relu[1..] == [f32::INFINITY, 0.0, 0.0], "{relu:?}");
-    let silu = read(Silu::new().forward(x));
+    let silu = read(Silu::new().forward(x.clone()));
     assert!(silu[0].is_nan() && silu[1] == f32::INFINITY && silu[3].abs() < 1e-30, "{silu:?}");
+    for forward in [
+        |x| Mish::new().forward(x),
+        |x| HardSwish::new().forward(x),
+        |x| SoftplusConfig::new().init().forward(x),
+    ] {
+        let values: Vec<f32> = read(forward(x.clone()));
+        assert!(values[0].is_nan() && values[1] == f32::INFINITY && values[3].abs() < 1e-30, "{values:?}");
+    }
 }
 
 proptest! {

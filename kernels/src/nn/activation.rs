@@ -3,6 +3,7 @@
 use super::drop_in::drop_in;
 use crate::layers;
 use burn::module::Module;
+pub use burn::nn::activation::*;
 use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor};
 
@@ -45,6 +46,59 @@ function! {
 function! {
     /// Hyperbolic tangent.
     Tanh = layers::tanh
+}
+
+function! {
+    /// ReLU up to 6.
+    Relu6 = layers::relu6
+}
+
+function! {
+    /// Mish, x tanh(ln(1 + e^x)) (Misra 2019, arXiv 1908.08681).
+    Mish = layers::mish
+}
+
+function! {
+    /// Hard swish (Howard et al. 2019, arXiv 1905.02244).
+    HardSwish = layers::hard_swish
+}
+
+function! {
+    /// SELU (Klambauer et al. 2017, arXiv 1706.02515).
+    Selu = layers::selu
+}
+
+drop_in! {
+    /// ELU, x or α (e^x − 1) (Clevert et al. 2015, arXiv 1511.07289).
+    Elu: burn::nn::Elu;
+    EluConfig: burn::nn::EluConfig,
+    new(),
+    with(with_alpha: f64),
+    init(),
+    /// Applies the function to a tensor of any shape.
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::elu
+}
+
+drop_in! {
+    /// Softplus, ln(1 + e^βx) / β; x where βx is above `threshold`.
+    Softplus: burn::nn::Softplus;
+    SoftplusConfig: burn::nn::SoftplusConfig,
+    new(),
+    with(with_beta: f64, with_threshold: f64),
+    init(),
+    /// Applies the function to a tensor of any shape.
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::softplus
+}
+
+drop_in! {
+    /// α x + β between 0 and 1.
+    HardSigmoid: burn::nn::HardSigmoid;
+    HardSigmoidConfig: burn::nn::HardSigmoidConfig,
+    new(),
+    with(with_alpha: f64, with_beta: f64),
+    init(),
+    /// Applies the function to a tensor of any shape.
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::hard_sigmoid
 }
 
 drop_in! {
