@@ -9,12 +9,12 @@ use std::{fs, path::Path};
 /// Bytes of a device's memory: little more than the program requires at its start.
 const MEMORY: usize = 320_000_000;
 
-/// Bytes of it that another program takes then. 200 images need more than the rest, and 100 do not.
-const OTHERS: usize = 250_000_000;
+/// Bytes of it that another program takes then. 100 images need more than the rest, and 50 do not.
+const OTHERS: usize = 285_000_000;
 
 const FLAGS: &str =
     "--device cuda --dataset subset --eval-limit 16 --dropout 0 --scale-lr none --lr 0.01 --progress plain
-    --network lenet --train-limit 400";
+    --network lenet --train-limit 200";
 
 /// A machine with two small devices.
 fn machine() -> Machine {
@@ -33,9 +33,9 @@ fn batch(outcome: &Outcome) -> &str {
 #[test]
 fn a_batch_that_does_not_fit_is_halved_on_all_ranks() {
     for (way, size, halved) in [
-        ("--mode single", 200, 100),
-        ("--mode dp --device-ids cuda:0,cuda:1", 400, 200),
-        ("--mode ddp --nproc-per-node 2 --transport nccl", 200, 100),
+        ("--mode single", 100, 50),
+        ("--mode dp --device-ids cuda:0,cuda:1", 200, 100),
+        ("--mode ddp --nproc-per-node 2 --transport nccl", 100, 50),
     ] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let [ours, by_hand] = ["ours", "by_hand"].map(|name| folder.path().join(name));
@@ -69,13 +69,13 @@ fn a_run_with_a_checkpoint_continues_with_half_the_batch() {
     let [ours, by_hand] = ["ours", "by_hand"].map(|name| folder.path().join(name));
     let way = "--mode ddp --nproc-per-node 2 --transport nccl --resume";
     // On devices with more memory.
-    train(&Machine::new(2), &format!("{way} --batch-size 200"), &ours).succeeded();
+    train(&Machine::new(2), &format!("{way} --batch-size 100"), &ours).succeeded();
     copy_folder(&ours, &by_hand);
     let way = format!("{way} --epochs 2");
-    let outcome = train(&machine(), &format!("{way} --batch-size 200 --auto-batch"), &ours).succeeded();
+    let outcome = train(&machine(), &format!("{way} --batch-size 100 --auto-batch"), &ours).succeeded();
     assert_eq!(outcome.stdout.matches("step-000001: after step 1").count(), 2, "{outcome:#?}");
     assert!(!outcome.stderr.contains("warning"), "{outcome:#?}");
-    train(&machine(), &format!("{way} --batch-size 100 --grad-accum-steps 2"), &by_hand).succeeded();
+    train(&machine(), &format!("{way} --batch-size 50 --grad-accum-steps 2"), &by_hand).succeeded();
     assert_eq!(Run::at(ours).digest(), Run::at(by_hand).digest());
 }
 
@@ -90,16 +90,16 @@ fn all_ranks_start_again_if_one_has_too_little_memory() {
         machine().run(&format!("{command} {flags}")).succeeded();
         Run::at(run.to_owned()).digest()
     };
-    let halved = digest("--batch-size 200 --auto-batch", &ours);
-    assert_eq!(halved, digest("--batch-size 100 --grad-accum-steps 2", &by_hand));
+    let halved = digest("--batch-size 100 --auto-batch", &ours);
+    assert_eq!(halved, digest("--batch-size 50 --grad-accum-steps 2", &by_hand));
 }
 
 #[test]
 fn an_odd_batch_that_does_not_fit_is_an_error() {
     let folder = tempfile::tempdir().expect("temporary folder");
     for (flags, words) in [
-        ("--mode single --batch-size 201 --auto-batch", "--auto-batch: --batch-size 201 cannot be halved"),
-        ("--mode single --batch-size 200", "let --auto-batch choose it"),
+        ("--mode single --batch-size 101 --auto-batch", "--auto-batch: --batch-size 101 cannot be halved"),
+        ("--mode single --batch-size 100", "let --auto-batch choose it"),
     ] {
         let run = folder.path().join("run");
         let outcome = train(&machine(), flags, &run);
