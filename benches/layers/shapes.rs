@@ -3,12 +3,15 @@
 use super::Bench;
 use burn::tensor::{Bool, Tensor};
 use burn_ddp::nn::{
-    BatchNormConfig, BiGruConfig, BiLstmConfig, EmbeddingConfig, Gelu, GroupNormConfig, GruConfig,
-    InstanceNormConfig, LayerNormConfig, LinearConfig, LstmConfig, PReluConfig, PaddingConfig1d,
-    PaddingConfig2d, Relu, RmsNormConfig, Sigmoid, Silu, SwiGluConfig, Tanh,
+    BatchNormConfig, BiGruConfig, BiLstmConfig, EluConfig, EmbeddingConfig, Gelu, GroupNormConfig, GruConfig,
+    HardSwish, InstanceNormConfig, LayerNormConfig, LinearConfig, LstmConfig, Mish, PReluConfig,
+    PaddingConfig1d, PaddingConfig2d, Relu, RmsNormConfig, Sigmoid, Silu, SoftplusConfig, SwiGluConfig, Tanh,
     attention::{MhaInput, MultiHeadAttentionConfig, generate_autoregressive_mask},
     conv::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, ConvTranspose2dConfig},
-    loss::CrossEntropyLossConfig,
+    loss::{
+        BinaryCrossEntropyLossConfig, CrossEntropyLossConfig, HuberLossConfig, LpLossConfig, MseLoss,
+        Reduction,
+    },
     pool::{AdaptiveAvgPool2dConfig, AvgPool2dConfig, MaxPool2dConfig},
     transformer::{TransformerEncoderConfig, TransformerEncoderInput},
 };
@@ -113,6 +116,10 @@ impl Bench<'_> {
         self.layer("silu".into(), shape, |x| Silu::new().forward(x));
         self.layer("tanh".into(), shape, |x| Tanh::new().forward(x));
         self.layer("sigmoid".into(), shape, |x| Sigmoid::new().forward(x));
+        self.layer("mish".into(), shape, |x| Mish::new().forward(x));
+        self.layer("hard_swish".into(), shape, |x| HardSwish::new().forward(x));
+        self.layer("elu".into(), shape, |x| EluConfig::new().init().forward(x));
+        self.layer("softplus".into(), shape, |x| SoftplusConfig::new().init().forward(x));
         let layer = PReluConfig::new().init(&self.device);
         self.layer("prelu".into(), shape, |x| layer.forward(x));
     }
@@ -165,5 +172,14 @@ impl Bench<'_> {
                 padded.forward(x, targets.clone())
             });
         }
+        let shape = [256, 1024];
+        let (y, labels) = (self.random(shape), self.indices(shape, 2));
+        let mean = || Reduction::Mean;
+        self.layer("mse".into(), shape, |x| MseLoss::new().forward(x, y.clone(), mean()));
+        self.layer("l1".into(), shape, |x| LpLossConfig::l1().forward(x, y.clone(), mean()));
+        let huber = HuberLossConfig::new(1.0).init();
+        self.layer("huber".into(), shape, |x| huber.forward(x, y.clone(), mean()));
+        let binary = BinaryCrossEntropyLossConfig::new().with_logits(true).init(&self.device);
+        self.layer("binary_cross_entropy".into(), shape, |x| binary.forward(x, labels.clone()));
     }
 }

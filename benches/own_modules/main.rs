@@ -10,7 +10,6 @@
 mod networks;
 
 use burn::module::Module;
-use burn::nn::loss::{MseLoss, Reduction};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use burn_ddp::{
@@ -118,7 +117,7 @@ macro_rules! measure {
             Net::Mobile => run
                 .time($of::Mobile::new, $of::adam(), [batch, 3, 64, 64], move |net, x| loss(net.forward(x))),
             Net::Autoencoder => run.time($of::Autoencoder::new, $of::adam(), [batch, 1, 28, 28], |net, x| {
-                MseLoss::new().forward(net.forward(x.clone()), x, Reduction::Mean)
+                $of::squared_error(net.forward(x.clone()), x)
             }),
         }
     }};

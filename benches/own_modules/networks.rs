@@ -8,7 +8,7 @@ macro_rules! networks {
             use burn::optim::ModuleOptimizer;
             use burn::tensor::{Device, Int, Tensor};
             use $($nn)::+::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
-            use $($nn)::+::loss::CrossEntropyLossConfig;
+            use $($nn)::+::loss::{CrossEntropyLossConfig, MseLoss, Reduction};
             use $($nn)::+::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig};
             use $($nn)::+::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
             use $($nn)::+::{
@@ -23,6 +23,10 @@ macro_rules! networks {
 
             pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
                 CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, targets)
+            }
+
+            pub fn squared_error(output: Tensor<4>, targets: Tensor<4>) -> Tensor<1> {
+                MseLoss::new().forward(output, targets, Reduction::Mean)
             }
 
             #[derive(Module, Debug)]

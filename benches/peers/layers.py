@@ -118,6 +118,10 @@ activations = {
     "silu": nn.SiLU(),
     "tanh": nn.Tanh(),
     "sigmoid": nn.Sigmoid(),
+    "mish": nn.Mish(),
+    "hard_swish": nn.Hardswish(),
+    "elu": nn.ELU(),
+    "softplus": nn.Softplus(),
     "prelu": nn.PReLU(),
 }
 for name, module in activations.items():
@@ -151,3 +155,14 @@ for batch, classes in [(64, 10), (4096, 1000), (1024, 20000)]:
     for kind, padding in [("cross_entropy", -100), ("padded_cross_entropy", 0)]:
         loss = nn.CrossEntropyLoss(ignore_index=padding)
         layer(f"{kind}_{batch}_{classes}", [batch, classes], None, lambda x: loss(x, targets))
+
+y, labels = torch.randn(256, 1024), indices([256, 1024], 2).float()
+losses = {
+    "mse": nn.MSELoss(),
+    "l1": nn.L1Loss(),
+    "huber": nn.HuberLoss(),
+}
+for name, loss in losses.items():
+    layer(name, [256, 1024], None, lambda x: loss(x, y))
+binary = nn.BCEWithLogitsLoss()
+layer("binary_cross_entropy", [256, 1024], None, lambda x: binary(x, labels))
