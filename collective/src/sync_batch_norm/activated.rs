@@ -4,13 +4,13 @@
 //! again from the input.
 
 use super::{
-    kernel::{Batch, Moments, Settings, flatten, gradients, project},
-    passes::{Statistics, centre_on_host, gradient_lines, projected_lines},
+    host::{Statistics, dims},
+    kernel::Settings,
 };
-use burn::backend::{Flex, TensorMetadata};
+use burn::backend::TensorMetadata;
 use kernels::{
     batch_norm::{self, Affine, Centred, PooledGradient, Relu},
-    host_tensor::{Host, contiguous, tensor, values as host},
+    host_tensor::{Host, tensor, values as host},
     layers::operation::Operation,
     pool::{self, Windows},
 };
@@ -37,7 +37,7 @@ pub struct Activated {
 /// What backward needs besides the input and gamma.
 #[derive(Clone, Debug)]
 pub struct Saved {
-    statistics: Statistics<Flex>,
+    statistics: Statistics,
     /// Maps from the input, relative to the statistics' anchor, to the normalised values.
     maps: Arc<Vec<Affine>>,
     /// Where each pooled value was in its window, and the input there; empty without windows.
@@ -48,18 +48,16 @@ impl Operation<3, 2> for Activated {
     type Saved = Saved;
 
     fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, Saved) {
-        let values = flatten::<Flex>(x.clone());
-        let batch = Batch::<Flex>::of(&values, centre_on_host, &self.settings);
-        let statistics = &batch.statistics;
-        let constants = host(&statistics.inv_std).iter().zip(host(&statistics.offset));
+        let (values, dims) = (host(&x), dims(&x));
+        let (statistics, moments) = Statistics::of(values, dims, &self.settings);
+        let constants = statistics.inv_std.iter().zip(&statistics.offset);
         let maps: Vec<Affine> = (host(&gamma).iter().zip(host(&beta)).zip(constants))
             .map(|((gamma, beta), (inv_std, offset))| {
                 let scale = gamma * inv_std;
                 Affine { factors: [scale, 0.0], constant: beta - offset * scale }
             })
             .collect();
-        let input = Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
-        let dims = values.shape().dims();
+        let input = Centred { values, centres: Some(&statistics.anchor) };
         let plain = |relu| tensor(batch_norm::apply(&maps, input, None, relu, dims), x.shape());
         let (output, taken) = match &self.activation {
             Activation::None => (plain(Relu::None), Default::default()),
@@ -69,8 +67,6 @@ impl Operation<3, 2> for Activated {
                 (tensor(pooled.values, windows.output()), (pooled.taken, pooled.inputs))
             }
         };
-        let Moments { mean, variance, statistics } = batch.finish(&self.settings).1;
-        let moments = [mean, variance].map(|tensor| host(&contiguous(tensor)).to_vec());
         // Set once: the operation runs once, because gradient checkpointing does not repeat it.
         let _ = self.moments.set(moments);
         (output, Saved { statistics, maps: Arc::new(maps), taken: Arc::new(taken) })
@@ -84,9 +80,8 @@ impl Operation<3, 2> for Activated {
         wanted: [bool; 3],
     ) -> [Option<Host>; 3] {
         let Saved { statistics, maps, taken } = saved;
-        let (shape, values) = (x.shape(), flatten::<Flex>(x));
-        let dims = values.shape().dims();
-        let input = Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
+        let dims = dims(&x);
+        let input = Centred { values: host(&x), centres: Some(&statistics.anchor) };
         let grad = host(&grad);
         let plain = Centred { values: grad, centres: None };
         let through_pool =
@@ -96,18 +91,18 @@ impl Operation<3, 2> for Activated {
             Activation::Relu => batch_norm::sums(plain, input, Some(&maps), dims),
             Activation::ReluMaxPool(windows) => through_pool(windows).sums(),
         };
-        let sums = gradient_lines(&sums, &statistics);
+        let sums = statistics.gradient_sums(&sums);
         let for_x = wanted[0].then(|| {
-            let empty = shape.num_elements() == 0;
-            let projection = project::<Flex>(&sums, gamma.clone(), &statistics, &self.settings, empty);
-            let lines = projected_lines(&statistics, &projection);
+            let empty = host(&x).is_empty();
+            let lines = statistics.projection(&sums, host(&gamma), &self.settings, empty);
             let gradient = match &self.activation {
                 Activation::None => batch_norm::apply(&lines, plain, Some(input), Relu::None, dims),
                 Activation::Relu => batch_norm::apply(&lines, plain, Some(input), Relu::Before(&maps), dims),
                 Activation::ReluMaxPool(windows) => through_pool(windows).apply(&lines),
             };
-            tensor(gradient, shape)
+            tensor(gradient, x.shape())
         });
-        gradients::<Flex>(for_x, sums, &gamma)
+        let [for_beta, for_gamma] = sums.map(|sums| Some(tensor(sums, gamma.shape())));
+        [for_x, for_gamma, for_beta]
     }
 }

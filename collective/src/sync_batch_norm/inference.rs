@@ -1,7 +1,7 @@
 //! Normalisation of an f32 batch on a CPU with the running statistics.
 
-use super::kernel::flatten;
-use burn::backend::{Flex, TensorMetadata};
+use super::host::dims;
+use burn::backend::TensorMetadata;
 use kernels::{
     batch_norm::{self, Affine, Centred, Relu},
     host_tensor::{Host, tensor, values as host},
@@ -33,17 +33,15 @@ impl Operation<5, 5> for Inference {
 
     fn forward(&self, [x, gamma, beta, mean, variance]: [Host; 5]) -> (Host, ()) {
         let maps = self.maps(&gamma, &variance, host(&beta).iter().copied());
-        let values = flatten::<Flex>(x.clone());
-        let input = Centred { values: host(&values), centres: Some(host(&mean)) };
-        let output = batch_norm::apply(&maps, input, None, Relu::None, values.shape().dims());
+        let input = Centred { values: host(&x), centres: Some(host(&mean)) };
+        let output = batch_norm::apply(&maps, input, None, Relu::None, dims(&x));
         (tensor(output, x.shape()), ())
     }
 
     /// The statistics are constants.
     fn backward(&self, read: [Host; 5], (): (), grad: Host, wanted: [bool; 5]) -> [Option<Host>; 5] {
         let [x, gamma, _, mean, variance] = &read;
-        let values = flatten::<Flex>(x.clone());
-        let dims = values.shape().dims();
+        let dims = dims(x);
         let gradient = Centred { values: host(&grad), centres: None };
         let mut for_x = Vec::new();
         if wanted[0] {
@@ -53,7 +51,7 @@ impl Operation<5, 5> for Inference {
         let (mut for_gamma, mut for_beta) = (Vec::new(), Vec::new());
         // A frozen layer needs no sums.
         if wanted[1] || wanted[2] {
-            let input = Centred { values: host(&values), centres: Some(host(mean)) };
+            let input = Centred { values: host(x), centres: Some(host(mean)) };
             let sums = batch_norm::sums(gradient, input, None, dims);
             let inverse = self.inverse_deviations(variance);
             for_gamma =

@@ -34,7 +34,7 @@ pub fn forward<B: CollectiveBackend>(
 ) -> (FloatTensor<B>, Moments<B>) {
     let (shape, dtype) = (x.shape(), x.dtype());
     let values = flatten::<B>(x);
-    let batch = Batch::<B>::of(&values, centre, settings);
+    let batch = Batch::<B>::of(&values, settings);
     let [scale, bias] = batch.map(gamma, beta);
     let (centred, moments) = batch.finish(settings);
     // An empty batch needs no computation.
@@ -43,10 +43,10 @@ pub fn forward<B: CollectiveBackend>(
 }
 
 /// One rank's batch and the statistics of all ranks' batches.
-pub struct Batch<B: Backend> {
+struct Batch<B: Backend> {
     /// `None` for an empty batch.
     centred: Option<Centred<B>>,
-    pub statistics: Statistics<B>,
+    statistics: Statistics<B>,
     /// Population variance, `[1, channels]`.
     variance: FloatTensor<B>,
 }
@@ -59,13 +59,8 @@ pub struct Moments<B: Backend> {
 }
 
 impl<B: CollectiveBackend> Batch<B> {
-    /// Computes statistics of `values`, `[batch, channels, positions]`, with `centre`, and exchanges them in one
-    /// all-gather.
-    pub fn of(
-        values: &FloatTensor<B>,
-        centre: fn(FloatTensor<B>) -> Centred<B>,
-        settings: &Settings,
-    ) -> Self {
+    /// Computes statistics of `values`, `[batch, channels, positions]`, and exchanges them in one all-gather.
+    fn of(values: &FloatTensor<B>, settings: &Settings) -> Self {
         let (shape, wide, device) = (values.shape(), values.dtype(), values.device());
         let channels = shape[1];
         let centred = (shape.num_elements() > 0).then(|| centre(values.clone()));
@@ -80,7 +75,7 @@ impl<B: CollectiveBackend> Batch<B> {
     }
 
     /// Scale and bias of values relative to the batch's own mean, `[1, channels]` each.
-    pub fn map(&self, gamma: FloatTensor<B>, beta: FloatTensor<B>) -> [FloatTensor<B>; 2] {
+    fn map(&self, gamma: FloatTensor<B>, beta: FloatTensor<B>) -> [FloatTensor<B>; 2] {
         let (statistics, wide) = (&self.statistics, self.variance.dtype());
         let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
         let beta = line::<B>(beta, wide);
@@ -95,7 +90,7 @@ impl<B: CollectiveBackend> Batch<B> {
     }
 
     /// The centred batch, and the statistics.
-    pub fn finish(self, settings: &Settings) -> (Option<Centred<B>>, Moments<B>) {
+    fn finish(self, settings: &Settings) -> (Option<Centred<B>>, Moments<B>) {
         let Self { centred, statistics, variance } = self;
         let channels = variance.shape()[1];
         let variance = if settings.unbiased {
@@ -143,7 +138,7 @@ pub fn backward<B: CollectiveBackend>(
 
 /// Gradients of input, gamma and beta, the latter from `sums` over this rank's samples, `[1, channels]` for beta and for
 /// gamma.
-pub fn gradients<B: Backend>(
+fn gradients<B: Backend>(
     input: Option<FloatTensor<B>>,
     sums: [FloatTensor<B>; 2],
     gamma: &FloatTensor<B>,
@@ -154,7 +149,7 @@ pub fn gradients<B: Backend>(
 }
 
 /// Means of the gradient over all ranks' batches, from `sums` of this rank, after one all-reduce.
-pub fn project<B: CollectiveBackend>(
+fn project<B: CollectiveBackend>(
     sums: &[FloatTensor<B>; 2],
     gamma: FloatTensor<B>,
     statistics: &Statistics<B>,
@@ -191,7 +186,8 @@ impl<B: Backend> Centred<B> {
     }
 }
 
-const DIGIT: usize = 1 << 16;
+/// Base of the digits of a number of values.
+pub const DIGIT: usize = 1 << 16;
 
 /// Combines the ranks' rows to the statistics of all ranks and their variance. A row of zeros has no effect.
 fn combine<B: Backend>(
@@ -218,7 +214,7 @@ fn combine<B: Backend>(
 }
 
 /// Reshapes to `[batch, channels, positions]`, in the type of the computation.
-pub fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let shape = x.shape();
     let wide = match x.dtype() {
         DType::F16 | DType::BF16 => DType::F32,

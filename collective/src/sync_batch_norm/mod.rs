@@ -7,6 +7,7 @@
 
 mod activated;
 mod convert;
+mod host;
 mod inference;
 mod kernel;
 mod module;
@@ -185,9 +186,11 @@ impl SyncBatchNorm {
         let [gamma, beta] = [&self.norm.gamma, &self.norm.beta]
             .map(|parameter| parameter.val().cast(FloatDType::F32).into_dispatch());
         let output = operation::run(activated, [input.into_dispatch(), gamma, beta]);
-        if let Some([mean, variance]) = moments.get() {
-            let constant = |values: &Vec<f32>| Tensor::from_data(values.as_slice(), &device);
-            self.follow(group, constant(mean), constant(variance));
+        if let Some([mean, variance]) = moments.get()
+            && group.failure().is_none()
+        {
+            self.update_on_host(&self.norm.running_mean, mean, &device);
+            self.update_on_host(&self.norm.running_var, variance, &device);
         }
         output
     }
@@ -230,7 +233,9 @@ impl SyncBatchNorm {
             false => None,
         };
         let (output, [mean, variance]) = normalised.expect("tensors on the same device");
-        self.follow(group, mean, variance);
+        if group.failure().is_none() {
+            self.update(mean, variance);
+        }
         output
     }
 
@@ -247,13 +252,6 @@ impl SyncBatchNorm {
         }
     }
 
-    /// Updates the running statistics with those of all ranks' batches, unless the group has failed.
-    fn follow(&self, group: &ProcessGroup, mean: Tensor<1>, variance: Tensor<1>) {
-        if group.failure().is_none() {
-            self.update(mean, variance);
-        }
-    }
-
     /// Computes Burn's BatchNorm, except for the running variance.
     fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [channels] = self.norm.gamma.shape().dims();
@@ -264,6 +262,17 @@ impl SyncBatchNorm {
         let unbiased = count as f64 / count.saturating_sub(1).max(1) as f64;
         self.update(result.mean, result.variance.mul_scalar(unbiased));
         result.output
+    }
+
+    /// Updates a running statistic with a batch's: on plain numbers, because Burn's operations on a few channels would
+    /// take longer than the pass over a small batch.
+    fn update_on_host(&self, running: &RunningState<Tensor<1>>, new: &[f32], device: &Device) {
+        let [old_weight, weight] = [1.0 - self.norm.momentum, self.norm.momentum].map(|weight| weight as f32);
+        let old = running.value_sync();
+        let moved: Vec<f32> = (old.to_data().iter::<f32>().zip(new))
+            .map(|(old, new)| old * old_weight + new * weight)
+            .collect();
+        running.update(Tensor::from_data(moved.as_slice(), (device, old.dtype())));
     }
 
     /// Updates the running statistics with a batch's.

@@ -1,16 +1,9 @@
-//! The passes of SyncBatchNorm over a batch with Burn's operations, and what the kernels for f32 on a CPU need of them.
+//! The passes of SyncBatchNorm over a batch with Burn's operations.
 //!
 //! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
 
-use burn::backend::{Backend, Flex, TensorMetadata, tensor::FloatTensor};
+use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Shape;
-use kernels::{
-    batch_norm::{self, Affine},
-    host_tensor::{Host, contiguous, tensor, values as host},
-};
-
-/// Minimum number of values per channel from which a batch's anchor is computed, if there are as many.
-const SAMPLE: usize = 256;
 
 /// Statistics of all ranks' batches, `[1, channels]` each.
 #[derive(Clone, Debug)]
@@ -27,7 +20,6 @@ pub struct Statistics<B: Backend> {
 
 /// One rank's batch about its own mean, which is `anchor + rest`.
 pub struct Centred<B: Backend> {
-    /// Values in the form that [`centre`] returns and [`normalise`] takes.
     values: FloatTensor<B>,
     pub anchor: FloatTensor<B>,
     pub rest: FloatTensor<B>,
@@ -106,53 +98,4 @@ fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
 fn mean<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let channels = tensor.shape()[1];
     B::float_reshape(B::float_mean_dim(B::float_mean_dim(tensor, 2), 0), Shape::new([1, channels]))
-}
-
-/// [`centre`] for an f32 batch on a CPU, which reads it twice. The returned values are not centred.
-pub fn centre_on_host(values: Host) -> Centred<Flex> {
-    let values = contiguous(values);
-    let shape = values.shape().dims();
-    let count = (shape[0] * shape[2]) as f64;
-    let x = |centres| batch_norm::Centred { values: host(&values), centres };
-    // Means of some images. An anchor is at most √(values per channel / SAMPLE) deviations from the batch's mean, so
-    // that differences lose few digits.
-    let images = SAMPLE.div_ceil(shape[2]).min(shape[0]);
-    let some = batch_norm::sums(x(None), x(None), None, [images, shape[1], shape[2]]);
-    let anchor: Vec<f32> = some.iter().map(|[sum, _]| (sum / (images * shape[2]) as f64) as f32).collect();
-    let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), None, shape);
-    let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
-    let variance = sums.iter().map(|[sum, squares]| {
-        let rest = sum / count;
-        (squares / count - rest * rest).max(0.0) as f32
-    });
-    Centred { anchor: line(anchor), rest: line(rest), variance: line(variance.collect()), values }
-}
-
-/// Sums of the gradient, and along the normalised values, from sums relative to the anchor. `[1, channels]` each.
-pub fn gradient_lines(sums: &[[f64; 2]], statistics: &Statistics<Flex>) -> [Host; 2] {
-    let constants = host(&statistics.offset).iter().zip(host(&statistics.inv_std));
-    let along = sums.iter().zip(constants).map(|([sum, along], (&offset, &inv_std))| {
-        ((along - sum * f64::from(offset)) * f64::from(inv_std)) as f32
-    });
-    let along = line(along.collect());
-    [line(sums.iter().map(|[sum, _]| *sum as f32).collect()), along]
-}
-
-/// Each channel's map from the output's gradient and the input relative to the anchor to the input's gradient.
-pub fn projected_lines(statistics: &Statistics<Flex>, projection: &Projection<Flex>) -> Vec<Affine> {
-    let (offset, inv_std) = (host(&statistics.offset), host(&statistics.inv_std));
-    let [mean, along] = projection.means.each_ref().map(host);
-    let scale = host(&projection.scale);
-    let lines = (0..scale.len()).map(|channel| {
-        let slope = -scale[channel] * along[channel] * inv_std[channel];
-        let constant = -scale[channel] * mean[channel] - slope * offset[channel];
-        Affine { factors: [scale[channel], slope], constant }
-    });
-    lines.collect()
-}
-
-/// `[1, channels]`
-fn line(values: Vec<f32>) -> Host {
-    let channels = values.len();
-    tensor(values, [1, channels])
 }
