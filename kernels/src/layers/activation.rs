@@ -222,8 +222,11 @@ struct Elementwise<const R: usize> {
 /// In a static variable, they are compiled in this crate, whose profile optimises them, and not in a model's crate.
 struct Loops {
     values: fn(&[f32], [f32; 2]) -> Vec<f32>,
-    gradients: fn(&[f32], &[f32], [f32; 2]) -> Vec<f32>,
+    gradients: Gradients,
 }
+
+/// From what backward reads, the gradient of the output, and settings.
+type Gradients = fn(&[f32], &[f32], [f32; 2]) -> Vec<f32>;
 
 impl<const R: usize> Operation<1, R> for Elementwise<R> {
     /// The output, unless backward reads the input.

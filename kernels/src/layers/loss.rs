@@ -110,9 +110,11 @@ fn of_errors<const D: usize>(
 /// In a static variable, they are compiled in this crate, whose profile optimises them, and not in a model's crate.
 struct Loops {
     total: fn(&[f32], &[f32], [f32; 2]) -> f32,
-    /// Derivatives by the first values times a factor.
-    gradient: fn(&[f32], &[f32], f32, [f32; 2]) -> Vec<f32>,
+    gradient: Gradient,
 }
+
+/// Derivatives by the first values, from both values, times a factor.
+type Gradient = fn(&[f32], &[f32], f32, [f32; 2]) -> Vec<f32>;
 
 /// The mean or sum of a function of pairs of values.
 ///
