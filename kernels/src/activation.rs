@@ -1,7 +1,7 @@
 //! Activation functions of one value, and their gradients.
 //!
 //! Functions named `…_gradient` return the gradient of the input, from that of the output and the input, unless they say
-//! that they read the output. [`map`](crate::elementwise::map) compiles them to loops over vectors.
+//! that they read the output. [`map`] compiles them to loops over vectors.
 
 use crate::{
     elementwise::{map, update},
@@ -28,10 +28,10 @@ pub fn relu6(x: f32) -> f32 {
     x.clamp(0.0, 6.0)
 }
 
-/// Zero outside of 0 to 6.
+/// Zero outside of 0 to 6; unchanged for NaN.
 #[inline(always)]
 pub fn relu6_gradient(x: f32, gradient: f32) -> f32 {
-    if (0.0..=6.0).contains(&x) { gradient } else { 0.0 }
+    if relu6(x) == x || x.is_nan() { gradient } else { 0.0 }
 }
 
 /// Reads the output.
@@ -55,7 +55,8 @@ pub fn hard_sigmoid(x: f32, [alpha, beta]: [f32; 2]) -> f32 {
 /// Zero where [`hard_sigmoid`] is limited.
 #[inline(always)]
 pub fn hard_sigmoid_gradient(x: f32, gradient: f32, [alpha, beta]: [f32; 2]) -> f32 {
-    if (0.0..=1.0).contains(&(alpha * x + beta)) { alpha * gradient } else { 0.0 }
+    let value = alpha * x + beta;
+    if value.clamp(0.0, 1.0) == value || value.is_nan() { alpha * gradient } else { 0.0 }
 }
 
 const HARD_SWISH: [f32; 2] = [1.0 / 6.0, 0.5];
@@ -93,10 +94,11 @@ pub fn selu(x: f32) -> f32 {
     SELU[1] * elu(x, SELU)
 }
 
-/// The gradient of [`selu`].
+/// The gradient of [`selu`]. At 0 it is that of positive values, as in Burn.
 #[inline(always)]
 pub fn selu_gradient(x: f32, gradient: f32) -> f32 {
-    elu_gradient(x, SELU[1] * gradient, SELU)
+    let gradient = SELU[1] * gradient;
+    if x == 0.0 { gradient } else { elu_gradient(x, gradient, SELU) }
 }
 
 /// Softplus, ln(1 + e^βx) / β; x where βx is above the threshold.
@@ -122,14 +124,19 @@ pub fn mish(x: f32) -> f32 {
 #[inline(always)]
 pub fn mish_gradient(x: f32, gradient: f32) -> f32 {
     let (tanh, slope) = tanh_softplus(x);
-    gradient * (tanh + x * slope)
+    gradient * (tanh + limited(x) * slope)
+}
+
+/// At most 20, from where on tanh(ln(1 + e^x)) is 1 in f32. NaN stays NaN.
+#[inline(always)]
+fn limited(x: f32) -> f32 {
+    if x > 20.0 { 20.0 } else { x }
 }
 
 /// tanh(ln(1 + e^x)), and its derivative.
 #[inline(always)]
 fn tanh_softplus(x: f32) -> (f32, f32) {
-    // From here on the function is 1 in f32; NaN stays NaN.
-    let power = exp(if x > 20.0 { 20.0 } else { x });
+    let power = exp(limited(x));
     // (1 + e^x)² − 1
     let square = power * (power + 2.0);
     let rest = 2.0 / (square + 2.0);

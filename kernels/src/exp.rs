@@ -14,7 +14,7 @@ pub fn exp_m1(x: f32) -> f32 {
     rest * power + (power - 1.0)
 }
 
-/// The natural logarithm, with an error below 1e-7 of the larger of its magnitude and 1; −∞ of 0, NaN below.
+/// The natural logarithm, with an error below 1.2e-7 of the larger of its magnitude and 1; −∞ of 0, NaN below.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
     // Subnormal numbers are scaled to normal ones.

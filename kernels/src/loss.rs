@@ -23,11 +23,16 @@ pub fn absolute(x: f32, y: f32, _: [f32; 2]) -> f32 {
     (x - y).abs()
 }
 
-/// The derivative of [`absolute`]; 0 without an error.
+/// The derivative of [`absolute`]; 0 without an error, and for NaN, as in Burn.
 #[inline(always)]
 pub fn absolute_slope(x: f32, y: f32, _: [f32; 2]) -> f32 {
-    let error = x - y;
-    if error == 0.0 { 0.0 } else { 1.0f32.copysign(error) }
+    if x > y {
+        1.0
+    } else if x < y {
+        -1.0
+    } else {
+        0.0
+    }
 }
 
 /// Half the square of errors up to δ, and beyond linear with slope δ (Huber 1964).
@@ -49,7 +54,8 @@ pub fn huber_slope(x: f32, y: f32, [delta, _]: [f32; 2]) -> f32 {
 /// [`huber`] divided by its setting.
 #[inline(always)]
 pub fn smooth_absolute(x: f32, y: f32, settings: [f32; 2]) -> f32 {
-    huber(x, y, settings) / settings[0]
+    let limited = huber_slope(x, y, settings);
+    limited / settings[0] * (x - y - 0.5 * limited)
 }
 
 /// The derivative of [`smooth_absolute`].
@@ -68,7 +74,9 @@ pub fn logit(x: f32, y: f32, [factor, offset]: [f32; 2]) -> f32 {
 /// The derivative of [`logit`].
 #[inline(always)]
 pub fn logit_slope(x: f32, y: f32, [factor, offset]: [f32; 2]) -> f32 {
-    sigmoid(x) - (y * factor + offset)
+    let target = y * factor + offset;
+    // σ(x) − target, but precise where that is small.
+    (1.0 - target) * sigmoid(x) - target * sigmoid(-x)
 }
 
 /// The least logarithm of a probability in a cross-entropy, as in PyTorch and Burn.
@@ -81,7 +89,8 @@ const LEAST: f32 = -100.0;
 pub fn probability(x: f32, y: f32, [factor, offset]: [f32; 2]) -> f32 {
     let target = y * factor + offset;
     let limited = |ln: f32| if ln < LEAST { LEAST } else { ln };
-    (target - 1.0) * limited(ln(1.0 - x)) - target * limited(ln(x))
+    let ln_rest = if x.abs() < 0.25 { ln_1p(-x) } else { ln(1.0 - x) };
+    (target - 1.0) * limited(ln_rest) - target * limited(ln(x))
 }
 
 /// The derivative of [`probability`].

@@ -143,6 +143,8 @@ impl<const N: usize> Operation<N, 0> for SideBySide {
         let columns = shapes.each_ref().map(last);
         let mut joined = shapes[0].clone();
         let last = joined.rank() - 1;
+        let rows = |shape: &Shape| shape[..last] == joined[..last];
+        assert!(shapes.iter().all(rows), "tensors of the same rows, not of {shapes:?}");
         joined[last] = columns.iter().sum();
         let mut output = Vec::with_capacity(joined.num_elements());
         for row in 0..joined.num_elements() / joined[last].max(1) {

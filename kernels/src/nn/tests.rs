@@ -212,11 +212,12 @@ fn activation_functions_equal_those_of_burn() {
     compare((Tanh::new(), burn::nn::Tanh::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     let mish = burn::nn::activation::Mish::new();
     compare((Mish::new(), mish), x(), |m, x| m.forward(x), |m, x| m.forward(x));
-    compare((Selu::new(), burn::nn::Selu::new()), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     let hard_swish = burn::nn::activation::HardSwish::new();
     compare((HardSwish::new(), hard_swish), x(), |m, x| m.forward(x), |m, x| m.forward(x));
     let limits = [Tensor::full([9, 3], 6.0, &device()), Tensor::zeros([9, 3], &device())];
     let at_limits = Tensor::cat(vec![x(), limits[0].clone(), limits[1].clone()], 1);
+    let selu = burn::nn::Selu::new();
+    compare((Selu::new(), selu), at_limits.clone(), |m, x| m.forward(x), |m, x| m.forward(x));
     let relu6 = burn::nn::activation::Relu6::new();
     compare((Relu6::new(), relu6), at_limits, |m, x| m.forward(x), |m, x| m.forward(x));
     compare!(EluConfig, new().with_alpha(0.7); init(), x());
