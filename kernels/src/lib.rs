@@ -1,9 +1,9 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
-//! They cover convolution, pooling, dropout, linear layers, batch and layer normalisation, activation functions, losses, LSTM, GRU,
-//! attention, SGD, Adam, AdamW and pictures, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
-//! functions over Burn's layers, `nn` as layers with the names of `burn::nn`, and `optim` as Burn optimizers; with `cuda`,
-//! some have CUDA kernels.
+//! They cover convolution, pooling, dropout, linear layers, batch and layer normalisation, activation functions, losses,
+//! LSTM, GRU, attention, SGD, Adam, AdamW and pictures, without a tensor type or autodiff. With the feature `burn`,
+//! `layers` wraps them as functions over Burn's layers, `nn` as layers with the names of `burn::nn`, and `optim` as Burn
+//! optimizers; with `cuda`, some have CUDA kernels.
 //!
 //! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
 //! build.

@@ -142,12 +142,12 @@ impl<const N: usize> Operation<N, 0> for SideBySide {
         let shapes = inputs.each_ref().map(TensorMetadata::shape);
         let columns = shapes.each_ref().map(last);
         let mut joined = shapes[0].clone();
-        let last = joined.rank() - 1;
-        let rows = |shape: &Shape| shape[..last] == joined[..last];
+        let axis = joined.rank() - 1;
+        let rows = |shape: &Shape| shape[..axis] == joined[..axis];
         assert!(shapes.iter().all(rows), "tensors of the same rows, not of {shapes:?}");
-        joined[last] = columns.iter().sum();
+        joined[axis] = columns.iter().sum();
         let mut output = Vec::with_capacity(joined.num_elements());
-        for row in 0..joined.num_elements() / joined[last].max(1) {
+        for row in 0..joined.num_elements() / joined[axis].max(1) {
             for (input, columns) in inputs.iter().zip(columns) {
                 output.extend_from_slice(&values(input)[row * columns..][..columns]);
             }
