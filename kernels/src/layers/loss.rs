@@ -85,7 +85,8 @@ pub fn binary_cross_entropy<const D: usize>(
         true => loops!(logit, logit_slope),
         false => loops!(probability, probability_slope),
     };
-    operation::run(Pairs { loops, settings, mean: true }, [x, targets.float()].map(Tensor::into_dispatch))
+    let divisor = x.shape().num_elements() as f32;
+    operation::run(Pairs { loops, settings, divisor }, [x, targets.float()].map(Tensor::into_dispatch))
 }
 
 /// The mean or sum of a function of errors, computed on a CPU by its loops, and otherwise by `elsewhere`.
@@ -96,12 +97,12 @@ fn of_errors<const D: usize>(
     elsewhere: impl FnOnce([Tensor<D>; 2], Reduction) -> Tensor<1>,
 ) -> Tensor<1> {
     let covered = x.dims() == targets.dims() && is_host(&x) && is_host(&targets);
-    let mean = match reduction {
-        Reduction::Mean | Reduction::Auto if covered => true,
-        Reduction::Sum if covered => false,
+    let divisor = match reduction {
+        Reduction::Mean | Reduction::Auto if covered => x.shape().num_elements() as f32,
+        Reduction::Sum if covered => 1.0,
         _ => return elsewhere([x, targets], reduction),
     };
-    let pairs = Pairs { loops, settings: [setting, 0.0], mean };
+    let pairs = Pairs { loops, settings: [setting, 0.0], divisor };
     operation::run(pairs, [x, targets].map(Tensor::into_dispatch))
 }
 
@@ -123,7 +124,8 @@ type Gradient = fn(&[f32], &[f32], f32, [f32; 2]) -> Vec<f32>;
 struct Pairs {
     loops: &'static Loops,
     settings: [f32; 2],
-    mean: bool,
+    /// Number of pairs for a mean, and 1 for a sum.
+    divisor: f32,
 }
 
 impl Operation<2, 2> for Pairs {
@@ -131,13 +133,12 @@ impl Operation<2, 2> for Pairs {
 
     fn forward(&self, inputs: [Host; 2]) -> (Host, ()) {
         let [x, y] = inputs.each_ref().map(values);
-        let count = if self.mean { x.len() as f32 } else { 1.0 };
-        (tensor(vec![(self.loops.total)(x, y, self.settings) / count], [1]), ())
+        (tensor(vec![(self.loops.total)(x, y, self.settings) / self.divisor], [1]), ())
     }
 
     fn backward(&self, inputs: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
         let [x, y] = inputs.each_ref().map(values);
-        let factor = values(&grad)[0] / if self.mean { x.len() as f32 } else { 1.0 };
+        let factor = values(&grad)[0] / self.divisor;
         let gradient = |wanted, factor| {
             if wanted { (self.loops.gradient)(x, y, factor, self.settings) } else { Vec::new() }
         };
