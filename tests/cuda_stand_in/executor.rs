@@ -3,17 +3,22 @@
 use crate::{
     fault,
     memory::{free_now, of_device},
+    settings::setting,
     stream::{self, Operation},
 };
 use std::{ffi::c_void, thread, time::Duration};
 
 /// Never returns.
 pub fn execute() {
+    let busy = setting("BUSY").map(Duration::from_millis);
     loop {
         let (stream, mut operation) = stream::next();
         let mut again = false;
         match &mut operation {
-            Operation::Launch(launch) => launch.run(),
+            Operation::Launch(launch) => {
+                busy.into_iter().for_each(thread::sleep);
+                launch.run();
+            }
             // SAFETY: both were checked when the copy was enqueued.
             Operation::Copy { to, from, length } => unsafe {
                 fault::doing("a copy");

@@ -10,6 +10,7 @@
 //! | `MEMORY` | bytes of a device's memory (4 GiB) |
 //! | `OTHERS` | bytes of it that another program takes at the first launch |
 //! | `TIMES` | milliseconds that every kernel takes, or `random`, which differs from rank to rank; without it, device time is not available |
+//! | `BUSY` | milliseconds for which every kernel occupies the device (0) |
 //! | `SEED` | seed of the order in which streams are executed (1), and of random times |
 //! | `NVRTC` | version of NVRTC, such as 12.8 (13.0) |
 //! | `TF32` | if set, matrix products and convolutions round their inputs to 10 bits of mantissa |
