@@ -10,13 +10,13 @@ use std::{ffi::c_void, thread, time::Duration};
 
 /// Never returns.
 pub fn execute() {
-    let busy = setting("BUSY").map(Duration::from_millis);
+    let busy = Duration::from_millis(setting("BUSY").unwrap_or(0));
     loop {
         let (stream, mut operation) = stream::next();
         let mut again = false;
         match &mut operation {
             Operation::Launch(launch) => {
-                busy.into_iter().for_each(thread::sleep);
+                thread::sleep(busy);
                 launch.run();
             }
             // SAFETY: both were checked when the copy was enqueued.
