@@ -34,8 +34,12 @@ fn compare_lstms([batch, time, inputs, hidden]: [usize; 4], bias: bool, reverse:
 }
 
 /// A state `[batch, hidden]` that depends on `x`, so that its gradient is part of that of `x`.
+///
+/// Its values are around 1 for any number of inputs: `results` multiplies gradients by the sines of outputs, which for
+/// large outputs amplify differences in rounding.
 fn initial_state(x: &Tensor<3>, factors: Tensor<2>) -> Tensor<2> {
-    x.clone().mean_dim(1).squeeze_dim::<2>(1).matmul(factors)
+    let inputs = x.dims()[2] as f64;
+    x.clone().mean_dim(1).squeeze_dim::<2>(1).matmul(factors) / inputs.sqrt()
 }
 
 /// Compares GRUs with Burn's, with and without an initial state.
