@@ -3,6 +3,7 @@
 use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Element, Shape, Tensor, TensorData};
 use bytemuck::Pod;
+use std::ops::Range;
 
 /// A tensor in host memory.
 pub type Host = FloatTensor<Flex>;
@@ -50,6 +51,19 @@ pub fn values_mut(tensor: &mut Host) -> &mut [f32] {
 /// A tensor that takes ownership of `values`.
 pub fn tensor<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Host {
     Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())
+}
+
+/// The part of a [`contiguous`] f32 tensor in a range of an axis.
+pub(crate) fn part(whole: &Host, axis: usize, range: Range<usize>) -> Host {
+    let mut shape = whole.shape();
+    let inner: usize = shape[axis + 1..].iter().product();
+    let all = shape[axis] * inner;
+    shape[axis] = range.len();
+    let mut part = Vec::with_capacity(shape.num_elements());
+    for row in values(whole).chunks_exact(all.max(1)) {
+        part.extend_from_slice(&row[range.start * inner..range.end * inner]);
+    }
+    tensor(part, shape)
 }
 
 /// The tensor as Flex stores it.

@@ -38,68 +38,34 @@ pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     elementwise!(x, output, |x, _| kernel::relu(x), |y, g, _| kernel::relu_gradient(y, g), elsewhere)
 }
 
-/// Computes `burn::tensor::activation::relu6(x)`.
-pub fn relu6<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(x, input, |x, _| kernel::relu6(x), |x, g, _| kernel::relu6_gradient(x, g), activation::relu6)
+/// Functions of [`burn::tensor::activation`] without settings, whose gradients read the `input` or the `output`.
+macro_rules! functions {
+    ($($name:ident, $gradient:ident of the $read:ident;)*) => {
+        $(
+            #[doc = concat!("Computes `burn::tensor::activation::", stringify!($name), "(x)`.")]
+            pub fn $name<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+                elementwise!(
+                    x,
+                    $read,
+                    |x, _| kernel::$name(x),
+                    |read, g, _| kernel::$gradient(read, g),
+                    activation::$name
+                )
+            }
+        )*
+    };
 }
 
-/// Computes `burn::tensor::activation::gelu(x)`.
-pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(x, input, |x, _| kernel::gelu(x), |x, g, _| kernel::gelu_gradient(x, g), activation::gelu)
-}
-
-/// Computes `burn::tensor::activation::gelu_approximate(x)`.
-pub fn gelu_approximate<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let elsewhere = activation::gelu_approximate;
-    elementwise!(
-        x,
-        input,
-        |x, _| kernel::gelu_approximate(x),
-        |x, g, _| kernel::gelu_approximate_gradient(x, g),
-        elsewhere
-    )
-}
-
-/// Computes `burn::tensor::activation::silu(x)`.
-pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(x, input, |x, _| kernel::silu(x), |x, g, _| kernel::silu_gradient(x, g), activation::silu)
-}
-
-/// Computes `burn::tensor::activation::mish(x)`.
-pub fn mish<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(x, input, |x, _| kernel::mish(x), |x, g, _| kernel::mish_gradient(x, g), activation::mish)
-}
-
-/// Computes `burn::tensor::activation::hard_swish(x)`.
-pub fn hard_swish<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(
-        x,
-        input,
-        |x, _| kernel::hard_swish(x),
-        |x, g, _| kernel::hard_swish_gradient(x, g),
-        activation::hard_swish
-    )
-}
-
-/// Computes `burn::tensor::activation::sigmoid(x)`.
-pub fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(
-        x,
-        output,
-        |x, _| kernel::sigmoid(x),
-        |y, g, _| kernel::sigmoid_gradient(y, g),
-        activation::sigmoid
-    )
-}
-
-/// Computes `burn::tensor::activation::tanh(x)`.
-pub fn tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(x, output, |x, _| kernel::tanh(x), |y, g, _| kernel::tanh_gradient(y, g), activation::tanh)
-}
-
-/// Computes `burn::tensor::activation::selu(x)`.
-pub fn selu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    elementwise!(x, input, |x, _| kernel::selu(x), |x, g, _| kernel::selu_gradient(x, g), activation::selu)
+functions! {
+    relu6, relu6_gradient of the input;
+    gelu, gelu_gradient of the input;
+    gelu_approximate, gelu_approximate_gradient of the input;
+    silu, silu_gradient of the input;
+    mish, mish_gradient of the input;
+    hard_swish, hard_swish_gradient of the input;
+    sigmoid, sigmoid_gradient of the output;
+    tanh, tanh_gradient of the output;
+    selu, selu_gradient of the input;
 }
 
 /// Computes `layer.forward(x)`.

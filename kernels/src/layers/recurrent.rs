@@ -2,11 +2,11 @@
 
 use super::linear::no_bias;
 use super::operation::{self, Operation, shaped};
-use crate::host_tensor::{Host, is_host, tensor, values};
+use crate::host_tensor::{Host, is_host, part, tensor, values};
 use crate::recurrent::{self, Recurrent, Sizes};
-use burn::backend::TensorMetadata;
+use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps};
 use burn::nn::{BiGru, BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::Tensor;
 
 /// Computes `layer.forward(x, state)`.
 ///
@@ -135,41 +135,22 @@ fn side_by_side<const D: usize, const N: usize>(tensors: [Tensor<D>; N]) -> Tens
 struct SideBySide;
 
 impl<const N: usize> Operation<N, 0> for SideBySide {
-    /// Shapes of the tensors.
-    type Saved = [Shape; N];
+    /// Lengths of the last dimensions.
+    type Saved = [usize; N];
 
-    fn forward(&self, inputs: [Host; N]) -> (Host, [Shape; N]) {
-        let shapes = inputs.each_ref().map(TensorMetadata::shape);
-        let columns = shapes.each_ref().map(last);
-        let mut joined = shapes[0].clone();
-        let axis = joined.rank() - 1;
-        let rows = |shape: &Shape| shape[..axis] == joined[..axis];
-        assert!(shapes.iter().all(rows), "tensors of the same rows, not of {shapes:?}");
-        joined[axis] = columns.iter().sum();
-        let mut output = Vec::with_capacity(joined.num_elements());
-        for row in 0..joined.num_elements() / joined[axis].max(1) {
-            for (input, columns) in inputs.iter().zip(columns) {
-                output.extend_from_slice(&values(input)[row * columns..][..columns]);
-            }
-        }
-        (tensor(output, joined), shapes)
+    fn forward(&self, inputs: [Host; N]) -> (Host, [usize; N]) {
+        let axis = inputs[0].rank() - 1;
+        let lengths = inputs.each_ref().map(|input| input.shape()[axis]);
+        (Flex::float_cat(inputs.into(), axis), lengths)
     }
 
-    fn backward(&self, _: [Host; 0], shapes: [Shape; N], grad: Host, _: [bool; N]) -> [Option<Host>; N] {
-        let (all, mut start) = (last(&grad.shape()), 0);
-        shapes.map(|shape| {
-            let (columns, mut part) = (last(&shape), Vec::with_capacity(shape.num_elements()));
-            for row in values(&grad).chunks_exact(all.max(1)) {
-                part.extend_from_slice(&row[start..][..columns]);
-            }
-            start += columns;
-            Some(tensor(part, shape))
+    fn backward(&self, _: [Host; 0], lengths: [usize; N], grad: Host, _: [bool; N]) -> [Option<Host>; N] {
+        let mut end = 0;
+        lengths.map(|length| {
+            end += length;
+            Some(part(&grad, grad.rank() - 1, end - length..end))
         })
     }
-}
-
-fn last(shape: &Shape) -> usize {
-    shape[shape.rank() - 1]
 }
 
 impl<R: Recurrent> Operation<6, 6> for R {

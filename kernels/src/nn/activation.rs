@@ -7,131 +7,106 @@ pub use burn::nn::activation::*;
 use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor};
 
-/// A module without settings that applies a function of [`layers`].
-macro_rules! function {
-    ($(#[$doc:meta])* $name:ident = $function:path) => {
-        $(#[$doc])*
-        #[derive(Module, Debug, Default)]
-        pub struct $name;
+/// Modules without settings that apply a function of [`layers`].
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $function:path;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Module, Debug, Default)]
+            pub struct $name;
 
-        impl $name {
-            /// Creates the function.
-            pub fn new() -> Self {
-                Self
-            }
+            impl $name {
+                /// Creates the function.
+                pub fn new() -> Self {
+                    Self
+                }
 
-            /// Applies the function to a tensor of any shape.
-            pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-                $function(input)
+                /// Applies the function to a tensor of any shape.
+                pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+                    $function(input)
+                }
             }
-        }
+        )*
     };
 }
 
-function! {
+functions! {
     /// The larger of zero and each value.
-    Relu = layers::relu
-}
-
-function! {
+    Relu = layers::relu;
     /// SiLU or swish, x σ(x) (Elfwing et al. 2017, arXiv 1702.03118).
-    Silu = layers::silu
-}
-
-function! {
+    Silu = layers::silu;
     /// The logistic function, 1 / (1 + e^−x).
-    Sigmoid = layers::sigmoid
-}
-
-function! {
+    Sigmoid = layers::sigmoid;
     /// Hyperbolic tangent.
-    Tanh = layers::tanh
-}
-
-function! {
+    Tanh = layers::tanh;
     /// ReLU up to 6.
-    Relu6 = layers::relu6
-}
-
-function! {
+    Relu6 = layers::relu6;
     /// Mish, x tanh(ln(1 + e^x)) (Misra 2019, arXiv 1908.08681).
-    Mish = layers::mish
-}
-
-function! {
+    Mish = layers::mish;
     /// Hard swish (Howard et al. 2019, arXiv 1905.02244).
-    HardSwish = layers::hard_swish
-}
-
-function! {
+    HardSwish = layers::hard_swish;
     /// SELU (Klambauer et al. 2017, arXiv 1706.02515).
-    Selu = layers::selu
+    Selu = layers::selu;
 }
 
 drop_in! {
     /// ELU, x or α (e^x − 1) (Clevert et al. 2015, arXiv 1511.07289).
-    Elu: burn::nn::Elu;
-    EluConfig: burn::nn::EluConfig,
+    Elu, EluConfig;
     new(),
     with(with_alpha: f64),
     init(),
     /// Applies the function to a tensor of any shape.
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::elu
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::elu
 }
 
 drop_in! {
     /// Softplus, ln(1 + e^βx) / β; x where βx is above `threshold`.
-    Softplus: burn::nn::Softplus;
-    SoftplusConfig: burn::nn::SoftplusConfig,
+    Softplus, SoftplusConfig;
     new(),
     with(with_beta: f64, with_threshold: f64),
     init(),
     /// Applies the function to a tensor of any shape.
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::softplus
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::softplus
 }
 
 drop_in! {
     /// α x + β between 0 and 1.
-    HardSigmoid: burn::nn::HardSigmoid;
-    HardSigmoidConfig: burn::nn::HardSigmoidConfig,
+    HardSigmoid, HardSigmoidConfig;
     new(),
     with(with_alpha: f64, with_beta: f64),
     init(),
     /// Applies the function to a tensor of any shape.
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::hard_sigmoid
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::hard_sigmoid
 }
 
 drop_in! {
     /// Leaky ReLU (Maas et al. 2013): multiplies negative values by `negative_slope`.
-    LeakyRelu: burn::nn::LeakyRelu;
-    LeakyReluConfig: burn::nn::LeakyReluConfig,
+    LeakyRelu, LeakyReluConfig;
     new(),
     with(with_negative_slope: f64),
     init(),
     /// Applies the function to a tensor of any shape.
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::leaky_relu
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::leaky_relu
 }
 
 drop_in! {
     /// PReLU (He et al. 2015, arXiv 1502.01852): a leaky ReLU with learned slopes, one or one for each channel.
-    PRelu: burn::nn::PRelu;
-    PReluConfig: burn::nn::PReluConfig,
+    PRelu, PReluConfig;
     new(),
     with(with_num_parameters: usize, with_alpha: f64),
     init(device: &Device),
     /// Applies the function to `[batch, channels, …]`; see [`layers::prelu`].
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::prelu
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::prelu
 }
 
 drop_in! {
     /// SwiGLU (Shazeer 2020, arXiv 2002.05202): `silu(x × inner) · (x × outer)`.
-    SwiGlu: burn::nn::SwiGlu;
-    SwiGluConfig: burn::nn::SwiGluConfig,
+    SwiGlu, SwiGluConfig;
     new(d_input: usize, d_output: usize),
     with(with_bias: bool, with_initializer: Initializer, with_layout: LinearLayout),
     init(device: &Device),
     /// Maps `[…, d_input]` to `[…, d_output]`; see [`layers::swiglu`].
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::swiglu
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::swiglu
 }
 
 /// GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415).

@@ -9,8 +9,7 @@ use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 drop_in! {
     /// Multi-head attention (Vaswani et al. 2017, arXiv 1706.03762).
-    MultiHeadAttention: attention::MultiHeadAttention;
-    MultiHeadAttentionConfig: attention::MultiHeadAttentionConfig,
+    MultiHeadAttention, MultiHeadAttentionConfig of attention;
     new(d_model: usize, n_heads: usize),
     with(
         with_dropout: f64,

@@ -8,8 +8,7 @@ use burn::tensor::{Device, Tensor};
 
 drop_in! {
     /// Two-dimensional convolution.
-    Conv2d: burn::nn::conv::Conv2d;
-    Conv2dConfig: burn::nn::conv::Conv2dConfig,
+    Conv2d, Conv2dConfig of conv;
     new(channels: [usize; 2], kernel_size: [usize; 2]),
     with(
         with_stride: [usize; 2],
@@ -21,13 +20,12 @@ drop_in! {
     ),
     init(device: &Device),
     /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv`].
-    forward(Tensor<4>) -> Tensor<4> = layers::conv
+    forward(input: Tensor<4>) -> Tensor<4> = layers::conv
 }
 
 drop_in! {
     /// One-dimensional convolution.
-    Conv1d: burn::nn::conv::Conv1d;
-    Conv1dConfig: burn::nn::conv::Conv1dConfig,
+    Conv1d, Conv1dConfig of conv;
     new(channels_in: usize, channels_out: usize, kernel_size: usize),
     with(
         with_stride: usize,
@@ -39,13 +37,12 @@ drop_in! {
     ),
     init(device: &Device),
     /// Maps `[batch, channels, length]` to `[batch, filters, positions]`; see [`layers::conv1d`].
-    forward(Tensor<3>) -> Tensor<3> = layers::conv1d
+    forward(input: Tensor<3>) -> Tensor<3> = layers::conv1d
 }
 
 drop_in! {
     /// Transposed two-dimensional convolution: the gradient of a convolution with respect to its input.
-    ConvTranspose2d: burn::nn::conv::ConvTranspose2d;
-    ConvTranspose2dConfig: burn::nn::conv::ConvTranspose2dConfig,
+    ConvTranspose2d, ConvTranspose2dConfig of conv;
     new(channels: [usize; 2], kernel_size: [usize; 2]),
     with(
         with_stride: [usize; 2],
@@ -58,13 +55,12 @@ drop_in! {
     ),
     init(device: &Device),
     /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv_transpose`].
-    forward(Tensor<4>) -> Tensor<4> = layers::conv_transpose
+    forward(input: Tensor<4>) -> Tensor<4> = layers::conv_transpose
 }
 
 drop_in! {
     /// Transposed one-dimensional convolution: the gradient of a convolution with respect to its input.
-    ConvTranspose1d: burn::nn::conv::ConvTranspose1d;
-    ConvTranspose1dConfig: burn::nn::conv::ConvTranspose1dConfig,
+    ConvTranspose1d, ConvTranspose1dConfig of conv;
     new(channels: [usize; 2], kernel_size: usize),
     with(
         with_stride: usize,
@@ -77,5 +73,5 @@ drop_in! {
     ),
     init(device: &Device),
     /// Maps `[batch, channels, length]` to `[batch, filters, positions]`; see [`layers::conv_transpose1d`].
-    forward(Tensor<3>) -> Tensor<3> = layers::conv_transpose1d
+    forward(input: Tensor<3>) -> Tensor<3> = layers::conv_transpose1d
 }

@@ -4,31 +4,34 @@
 ///
 /// Visitors and mappers see Burn's layer, without another level of names, so that parameters, records and importers of
 /// PyTorch's files are the same. Fields are those of Burn's layer by dereferencing. A second value keeps a setting that
-/// Burn's layer has but does not show. `forward` calls a function of [`layers`](crate::layers).
+/// Burn's layer has but does not show. The names are those in `burn::nn`, or in a part `of` it. The last line is a method
+/// that calls a function of [`layers`](crate::layers).
 macro_rules! drop_in {
     (
         $(#[$doc:meta])*
-        $layer:ident: $burns:ty $(, $setting:ident: $setting_type:ty)?;
-        $config:ident: $burns_config:ty,
+        $layer:ident, $config:ident $(of $part:ident)? $(, $setting:ident: $setting_type:ty)?;
         new($($needed:ident: $needed_type:ty),*),
         with($($with:ident: $type:ty),*),
         init($($device:ident: $device_type:ty)?)
-        $(, $(#[$forward_doc:meta])* forward $(<$rank:ident>)? ($x:ty) -> $y:ty = $function:path)?
+        $(,
+            $(#[$forward_doc:meta])*
+            $forward:ident $(<$rank:ident>)? ($($input:ident: $x:ty),*) -> $y:ty = $function:path
+        )?
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
-        pub struct $layer(pub $burns $(, $setting_type)?);
+        pub struct $layer(pub burn::nn::$($part::)?$layer $(, $setting_type)?);
 
         #[doc = concat!("Settings of a [`", stringify!($layer), "`], with the names and defaults of Burn's `", stringify!($config), "`.")]
         #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
         #[serde(transparent)]
-        pub struct $config(pub $burns_config);
+        pub struct $config(pub burn::nn::$($part::)?$config);
 
         impl $config {
             /// Creates settings with Burn's defaults.
             #[allow(clippy::new_without_default, reason = "Burn's settings have no `Default` either")]
             pub fn new($($needed: $needed_type),*) -> Self {
-                Self(<$burns_config>::new($($needed),*))
+                Self(burn::nn::$($part::)?$config::new($($needed),*))
             }
 
             $(
@@ -47,8 +50,8 @@ macro_rules! drop_in {
         $(
             impl $layer {
                 $(#[$forward_doc])*
-                pub fn forward $(<const $rank: usize>)? (&self, input: $x) -> $y {
-                    $function(&self.0, input)
+                pub fn $forward $(<const $rank: usize>)? (&self, $($input: $x),*) -> $y {
+                    $function(&self.0, $($input),*)
                 }
             }
         )?
@@ -61,8 +64,8 @@ macro_rules! drop_in {
             }
         }
 
-        crate::nn::drop_in::dereference!($layer, $burns);
-        crate::nn::drop_in::dereference!($config, $burns_config);
+        crate::nn::drop_in::dereference!($layer, burn::nn::$($part::)?$layer);
+        crate::nn::drop_in::dereference!($config, burn::nn::$($part::)?$config);
 
         impl burn::module::Module for $layer {
             fn collect_devices(&self, devices: burn::module::Devices) -> burn::module::Devices {

@@ -7,11 +7,10 @@ use burn::tensor::Tensor;
 drop_in! {
     /// Dropout (Srivastava et al. 2014): in training, sets values to zero with the probability `prob`, and divides the others by
     /// `1 − prob`.
-    Dropout: burn::nn::Dropout;
-    DropoutConfig: burn::nn::DropoutConfig,
+    Dropout, DropoutConfig;
     new(prob: f64),
     with(),
     init(),
     /// Drops values of a tensor of any shape; see [`layers::dropout`].
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::dropout
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::dropout
 }

@@ -6,8 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 drop_in! {
     /// Layer normalisation (Ba et al. 2016, arXiv 1607.06450) over the last dimension.
-    LayerNorm: burn::nn::LayerNorm, epsilon: f64;
-    LayerNormConfig: burn::nn::LayerNormConfig,
+    LayerNorm, LayerNormConfig, epsilon: f64;
     new(d_model: usize),
     with(with_epsilon: f64, with_bias: bool),
     init(device: &Device)
@@ -36,33 +35,30 @@ pub(super) fn normalise<const D: usize>(
 
 drop_in! {
     /// RMS normalisation (Zhang and Sennrich 2019, arXiv 1910.07467) over the last dimension.
-    RmsNorm: burn::nn::RmsNorm;
-    RmsNormConfig: burn::nn::RmsNormConfig,
+    RmsNorm, RmsNormConfig;
     new(d_model: usize),
     with(with_epsilon: f64),
     init(device: &Device),
     /// Normalises `[…, d_model]`; see [`layers::rms_norm`].
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::rms_norm
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::rms_norm
 }
 
 drop_in! {
     /// Group normalisation (Wu and He 2018, arXiv 1803.08494).
-    GroupNorm: burn::nn::GroupNorm;
-    GroupNormConfig: burn::nn::GroupNormConfig,
+    GroupNorm, GroupNormConfig;
     new(num_groups: usize, num_channels: usize),
     with(with_epsilon: f64, with_affine: bool),
     init(device: &Device),
     /// Normalises `[batch, num_channels, …]`; see [`layers::group_norm`].
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::group_norm
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::group_norm
 }
 
 drop_in! {
     /// Instance normalisation (Ulyanov et al. 2016, arXiv 1607.08022).
-    InstanceNorm: burn::nn::InstanceNorm;
-    InstanceNormConfig: burn::nn::InstanceNormConfig,
+    InstanceNorm, InstanceNormConfig;
     new(num_channels: usize),
     with(with_epsilon: f64, with_affine: bool),
     init(device: &Device),
     /// Normalises each channel of `[batch, num_channels, …]`; see [`layers::instance_norm`].
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::instance_norm
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::instance_norm
 }

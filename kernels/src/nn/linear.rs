@@ -7,11 +7,10 @@ use burn::tensor::{Device, Tensor};
 
 drop_in! {
     /// Affine map of the last dimension: `x × weight + bias`.
-    Linear: burn::nn::Linear;
-    LinearConfig: burn::nn::LinearConfig,
+    Linear, LinearConfig;
     new(d_input: usize, d_output: usize),
     with(with_bias: bool, with_initializer: Initializer, with_layout: LinearLayout),
     init(device: &Device),
     /// Maps `[…, d_input]` to `[…, d_output]`.
-    forward<D>(Tensor<D>) -> Tensor<D> = layers::linear
+    forward<D>(input: Tensor<D>) -> Tensor<D> = layers::linear
 }

@@ -8,8 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 
 drop_in! {
     /// Cross-entropy of classes.
-    CrossEntropyLoss: burn::nn::loss::CrossEntropyLoss;
-    CrossEntropyLossConfig: burn::nn::loss::CrossEntropyLossConfig,
+    CrossEntropyLoss, CrossEntropyLossConfig of loss;
     new(),
     with(
         with_pad_tokens: Option<Vec<usize>>,
@@ -17,18 +16,15 @@ drop_in! {
         with_smoothing: Option<f32>,
         with_logits: bool
     ),
-    init(device: &Device)
+    init(device: &Device),
+    /// Mean loss `[1]` of logits `[batch, classes]` and targets `[batch]`; see [`layers::cross_entropy`].
+    forward(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> = layers::cross_entropy
 }
 
 impl CrossEntropyLoss {
     /// Creates the loss; targets equal to `pad_index` do not count.
     pub fn new(pad_index: Option<usize>, device: &Device) -> Self {
         Self(burn::nn::loss::CrossEntropyLoss::new(pad_index, device))
-    }
-
-    /// Mean loss `[1]` of logits `[batch, classes]` and targets `[batch]`; see [`layers::cross_entropy`].
-    pub fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-        layers::cross_entropy(&self.0, logits, targets)
     }
 }
 
@@ -60,53 +56,35 @@ impl MseLoss {
 
 drop_in! {
     /// Half the square of differences up to δ, and beyond linear (Huber 1964).
-    HuberLoss: burn::nn::loss::HuberLoss;
-    HuberLossConfig: burn::nn::loss::HuberLossConfig,
+    HuberLoss, HuberLossConfig of loss;
     new(delta: f32),
     with(),
-    init()
-}
-
-impl HuberLoss {
+    init(),
     /// Loss `[1]` of predictions and targets of one shape.
-    pub fn forward<const D: usize>(
-        &self,
-        predictions: Tensor<D>,
-        targets: Tensor<D>,
-        reduction: Reduction,
-    ) -> Tensor<1> {
-        layers::huber_loss(&self.0, predictions, targets, reduction)
-    }
+    forward<D>(predictions: Tensor<D>, targets: Tensor<D>, reduction: Reduction) -> Tensor<1>
+        = layers::huber_loss
 }
 
 drop_in! {
     /// Huber's loss divided by β.
-    SmoothL1Loss: burn::nn::loss::SmoothL1Loss;
-    SmoothL1LossConfig: burn::nn::loss::SmoothL1LossConfig,
+    SmoothL1Loss, SmoothL1LossConfig of loss;
     new(),
     with(with_beta: f32),
-    init()
-}
-
-impl SmoothL1Loss {
+    init(),
     /// Loss `[1]` of predictions and targets of one shape.
-    pub fn forward_with_reduction<const D: usize>(
-        &self,
-        predictions: Tensor<D>,
-        targets: Tensor<D>,
-        reduction: Reduction,
-    ) -> Tensor<1> {
-        layers::smooth_l1_loss(&self.0, predictions, targets, reduction)
-    }
+    forward_with_reduction<D>(predictions: Tensor<D>, targets: Tensor<D>, reduction: Reduction) -> Tensor<1>
+        = layers::smooth_l1_loss
 }
 
 drop_in! {
     /// Magnitude of differences, to the power p.
-    LpLoss: burn::nn::loss::LpLoss;
-    LpLossConfig: burn::nn::loss::LpLossConfig,
+    LpLoss, LpLossConfig of loss;
     new(p: f64),
     with(),
-    init()
+    init(),
+    /// Loss `[1]` of predictions and targets of one shape.
+    forward<D>(predictions: Tensor<D>, targets: Tensor<D>, reduction: Reduction) -> Tensor<1>
+        = layers::lp_loss
 }
 
 impl LpLossConfig {
@@ -121,30 +99,12 @@ impl LpLossConfig {
     }
 }
 
-impl LpLoss {
-    /// Loss `[1]` of predictions and targets of one shape.
-    pub fn forward<const D: usize>(
-        &self,
-        predictions: Tensor<D>,
-        targets: Tensor<D>,
-        reduction: Reduction,
-    ) -> Tensor<1> {
-        layers::lp_loss(&self.0, predictions, targets, reduction)
-    }
-}
-
 drop_in! {
     /// Cross-entropy of two classes, or of several labels.
-    BinaryCrossEntropyLoss: burn::nn::loss::BinaryCrossEntropyLoss;
-    BinaryCrossEntropyLossConfig: burn::nn::loss::BinaryCrossEntropyLossConfig,
+    BinaryCrossEntropyLoss, BinaryCrossEntropyLossConfig of loss;
     new(),
     with(with_weights: Option<Vec<f32>>, with_smoothing: Option<f32>, with_logits: bool),
-    init(device: &Device)
-}
-
-impl BinaryCrossEntropyLoss {
+    init(device: &Device),
     /// Mean loss `[1]` of probabilities or logits, and targets of the same shape.
-    pub fn forward<const D: usize>(&self, logits: Tensor<D>, targets: Tensor<D, Int>) -> Tensor<1> {
-        layers::binary_cross_entropy(&self.0, logits, targets)
-    }
+    forward<D>(logits: Tensor<D>, targets: Tensor<D, Int>) -> Tensor<1> = layers::binary_cross_entropy
 }

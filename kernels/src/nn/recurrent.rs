@@ -7,8 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 drop_in! {
     /// LSTM (Hochreiter and Schmidhuber 1997) in one direction.
-    Lstm: burn::nn::Lstm;
-    LstmConfig: burn::nn::LstmConfig,
+    Lstm, LstmConfig;
     new(d_input: usize, d_hidden: usize, bias: bool),
     with(
         with_initializer: Initializer,
@@ -20,21 +19,15 @@ drop_in! {
         with_cell_activation: ActivationConfig,
         with_hidden_activation: ActivationConfig
     ),
-    init(device: &Device)
-}
-
-impl Lstm {
+    init(device: &Device),
     /// Maps `[batch, time, d_input]`, or `[time, batch, d_input]` without `batch_first`, to the hidden states of all steps and
     /// the last state; see [`layers::lstm`]. Without a `state`, the first is zero.
-    pub fn forward(&self, input: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<3>, LstmState<2>) {
-        layers::lstm(&self.0, input, state)
-    }
+    forward(input: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<3>, LstmState<2>) = layers::lstm
 }
 
 drop_in! {
     /// LSTM in both directions (Graves and Schmidhuber 2005).
-    BiLstm: burn::nn::BiLstm;
-    BiLstmConfig: burn::nn::BiLstmConfig,
+    BiLstm, BiLstmConfig;
     new(d_input: usize, d_hidden: usize, bias: bool),
     with(
         with_initializer: Initializer,
@@ -45,21 +38,15 @@ drop_in! {
         with_cell_activation: ActivationConfig,
         with_hidden_activation: ActivationConfig
     ),
-    init(device: &Device)
-}
-
-impl BiLstm {
+    init(device: &Device),
     /// Maps `[batch, time, d_input]`, or `[time, batch, d_input]` without `batch_first`, to the hidden states of both directions
     /// side by side and the last states, `[2, batch, d_hidden]`; see [`layers::bi_lstm`].
-    pub fn forward(&self, input: Tensor<3>, state: Option<LstmState<3>>) -> (Tensor<3>, LstmState<3>) {
-        layers::bi_lstm(&self.0, input, state)
-    }
+    forward(input: Tensor<3>, state: Option<LstmState<3>>) -> (Tensor<3>, LstmState<3>) = layers::bi_lstm
 }
 
 drop_in! {
     /// GRU in both directions.
-    BiGru: burn::nn::BiGru;
-    BiGruConfig: burn::nn::BiGruConfig,
+    BiGru, BiGruConfig;
     new(d_input: usize, d_hidden: usize, bias: bool),
     with(
         with_reset_after: bool,
@@ -69,21 +56,15 @@ drop_in! {
         with_hidden_activation: ActivationConfig,
         with_clip: Option<f64>
     ),
-    init(device: &Device)
-}
-
-impl BiGru {
+    init(device: &Device),
     /// Maps `[batch, time, d_input]`, or `[time, batch, d_input]` without `batch_first`, to the hidden states of both directions
     /// side by side and the last states, `[2, batch, d_hidden]`; see [`layers::bi_gru`].
-    pub fn forward(&self, input: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
-        layers::bi_gru(&self.0, input, state)
-    }
+    forward(input: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) = layers::bi_gru
 }
 
 drop_in! {
     /// GRU (Cho et al. 2014, arXiv 1406.1078) in one direction.
-    Gru: burn::nn::Gru;
-    GruConfig: burn::nn::GruConfig,
+    Gru, GruConfig;
     new(d_input: usize, d_hidden: usize, bias: bool),
     with(
         with_reset_after: bool,
@@ -92,13 +73,8 @@ drop_in! {
         with_hidden_activation: ActivationConfig,
         with_clip: Option<f64>
     ),
-    init(device: &Device)
-}
-
-impl Gru {
+    init(device: &Device),
     /// Maps `[batch, time, d_input]` to the hidden states of all steps; see [`layers::gru`]. Without a `state`, the first is
     /// zero.
-    pub fn forward(&self, input: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
-        layers::gru(&self.0, input, state)
-    }
+    forward(input: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> = layers::gru
 }

@@ -11,8 +11,7 @@ use burn::tensor::{Bool, Device, Tensor};
 
 drop_in! {
     /// Encoder of a transformer (Vaswani et al. 2017, arXiv 1706.03762).
-    TransformerEncoder: transformer::TransformerEncoder, layer_norm_eps: f64;
-    TransformerEncoderConfig: transformer::TransformerEncoderConfig,
+    TransformerEncoder, TransformerEncoderConfig of transformer, layer_norm_eps: f64;
     new(d_model: usize, d_ff: usize, n_heads: usize, n_layers: usize),
     with(
         with_dropout: f64,
@@ -82,8 +81,7 @@ impl TransformerEncoder {
 
 drop_in! {
     /// Decoder of a transformer (Vaswani et al. 2017, arXiv 1706.03762).
-    TransformerDecoder: transformer::TransformerDecoder, layer_norm_eps: f64;
-    TransformerDecoderConfig: transformer::TransformerDecoderConfig,
+    TransformerDecoder, TransformerDecoderConfig of transformer, layer_norm_eps: f64;
     new(d_model: usize, d_ff: usize, n_heads: usize, n_layers: usize),
     with(
         with_dropout: f64,
