@@ -62,25 +62,15 @@ impl Exchange {
     fn apply<T: crate::Element + burn::tensor::Element>(&self, data: &TensorData) -> Result<Vec<T>> {
         let unreadable = |e| Error::Invalid(format!("a tensor's own data cannot be read: {e:?}"));
         let mut values = data.as_slice::<T>().map_err(unreadable)?.to_vec();
-        let row: usize = data.shape()[1..].iter().product();
-        let (group, rank) = (&self.group, self.group.rank());
+        let group = &self.group;
         match &*self.kind {
             Kind::AllReduce(op) => group.all_reduce(&mut values, *op)?,
-            Kind::AllGather(rows) => {
-                // The lengths are known, so that one call with padding suffices.
-                values.resize(rows.iter().max().map_or(0, |longest| longest * row), T::zeroed());
-                let all = group.all_gather(&values)?;
-                values = all.iter().zip(rows).flat_map(|(part, rows)| &part[..rows * row]).copied().collect();
-            }
+            Kind::AllGather(_) => values = group.all_gather(&values)?.concat(),
+            Kind::ReduceScatter(_) => values = group.reduce_scatter(&mut values, ReduceOp::Sum)?.to_vec(),
             Kind::Broadcast(root) => group.broadcast(&mut values, *root)?,
-            Kind::ReduceScatter(rows) => {
-                group.all_reduce(&mut values, ReduceOp::Sum)?;
-                let start: usize = rows[..rank].iter().sum();
-                values = values[start * row..(start + rows[rank]) * row].to_vec();
-            }
             Kind::Reduce(root) => {
                 group.all_reduce(&mut values, ReduceOp::Sum)?;
-                if rank != *root {
+                if group.rank() != *root {
                     values.fill(T::zeroed());
                 }
             }

@@ -15,7 +15,7 @@ pub(crate) type TensorList = Vec<(ParamId, Tensor<1>)>;
 /// Tensors by parameter.
 pub(crate) type TensorMap = HashMap<ParamId, Tensor<1>>;
 
-fn erased<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+pub(crate) fn erased<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into_dispatch())
 }
 

@@ -6,7 +6,7 @@
 
 mod backend;
 
-pub(crate) use backend::CollectiveBackend;
+pub(crate) use backend::exchange;
 
 use crate::exchange::{Exchange, Kind};
 use crate::{Error, ProcessGroup, ReduceOp, Result};
@@ -75,16 +75,16 @@ pub(crate) struct Reduction {
 /// # Errors
 /// If the group fails.
 pub(crate) fn start_sum(tensor: Tensor<1>, group: &ProcessGroup, root: Option<usize>) -> Result<Reduction> {
+    let kind = root.map_or(Kind::AllReduce(ReduceOp::Sum), Kind::Reduce);
     #[cfg(feature = "cuda")]
     if let Ok(primitive) = tensor.clone().try_into_primitive::<burn::backend::Cube>()
         && crate::cuda::is_on(&primitive, group)
     {
         drop(tensor);
-        let (result, started) = crate::cuda::start_sum(primitive, group, root)?;
+        let (result, started) = crate::cuda::start(primitive, group, &kind)?;
         let tensor = Tensor::from_primitive::<burn::backend::Cube>(result);
         return Ok(Reduction { tensor, started: Some(started) });
     }
-    let kind = root.map_or(Kind::AllReduce(ReduceOp::Sum), Kind::Reduce);
     let tensor = run(tensor, Exchange::new(group, kind))?;
     Ok(Reduction {
         tensor,

@@ -2,8 +2,8 @@
 //!
 //! Each backend has a cargo feature of the same name as in Burn.
 
-use burn::tensor::Device;
-use std::fmt;
+use burn::tensor::{Device, DeviceType};
+use std::{fmt, panic};
 
 /// A GPU backend of Burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,20 @@ pub enum Accelerator {
     /// Any graphics API that is available.
     Wgpu,
 }
+
+/// The backends of this program, fastest first, with Burn's types of their devices.
+pub(super) const BUILT_IN: &[(Accelerator, DeviceType)] = &[
+    #[cfg(feature = "cuda")]
+    (Accelerator::Cuda, DeviceType::Cuda),
+    #[cfg(feature = "rocm")]
+    (Accelerator::Rocm, DeviceType::Rocm),
+    #[cfg(feature = "metal")]
+    (Accelerator::Metal, DeviceType::Metal),
+    #[cfg(feature = "vulkan")]
+    (Accelerator::Vulkan, DeviceType::Vulkan),
+    #[cfg(feature = "wgpu")]
+    (Accelerator::Wgpu, DeviceType::Wgpu),
+];
 
 /// A device of this machine.
 pub struct AvailableDevice {
@@ -56,17 +70,6 @@ impl Accelerator {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether this program was built with the backend.
-    pub const fn is_built_in(self) -> bool {
-        match self {
-            Accelerator::Cuda => cfg!(feature = "cuda"),
-            Accelerator::Rocm => cfg!(feature = "rocm"),
-            Accelerator::Metal => cfg!(feature = "metal"),
-            Accelerator::Vulkan => cfg!(feature = "vulkan"),
-            Accelerator::Wgpu => cfg!(feature = "wgpu"),
-        }
-    }
-
     /// Number of devices, with or without software renderers.
     ///
     /// # Errors
@@ -79,62 +82,32 @@ impl Accelerator {
         }
     }
 
-    /// Lists the devices in the numbering of `--device`.
+    /// Lists the devices in the numbering of `--device`. Panics of broken drivers become errors.
     ///
     /// # Errors
     /// If this program was built without the backend, or a driver is missing.
     pub fn devices(self) -> Result<Vec<AvailableDevice>, String> {
-        match self {
-            _ if !self.is_built_in() => {
-                Err(format!("this program was built without {self}; {}", self.how_to_build()))
-            }
-            #[cfg(feature = "cuda")]
-            Accelerator::Cuda => {
-                let found = collective::cuda::devices().map_err(|error| error.to_string())?;
-                let device = |gpu: collective::cuda::Gpu| AvailableDevice {
-                    device: Device::cuda(gpu.index),
-                    name: Some(gpu.name),
-                    software: false,
-                };
-                Ok(found.into_iter().map(device).collect())
-            }
-            #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
-            _ => self.enumerate(),
-            #[cfg(not(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu")))]
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    /// Instruction to build the program with this backend.
-    pub fn how_to_build(self) -> String {
-        match self {
-            Accelerator::Cuda => "build it with the default features".into(),
-            other => format!("build it with --features {}", other.name()),
-        }
-    }
-
-    /// Lists the devices and converts panics of broken drivers into errors.
-    #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
-    fn enumerate(self) -> Result<Vec<AvailableDevice>, String> {
-        use burn::tensor::DeviceType;
-        use std::panic;
-        let kind = match self {
-            #[cfg(feature = "rocm")]
-            Accelerator::Rocm => DeviceType::Rocm,
-            #[cfg(feature = "metal")]
-            Accelerator::Metal => DeviceType::Metal,
-            #[cfg(feature = "vulkan")]
-            Accelerator::Vulkan => DeviceType::Vulkan,
-            #[cfg(feature = "wgpu")]
-            Accelerator::Wgpu => DeviceType::Wgpu,
-            _ => return Ok(Vec::new()),
+        let Some((_, kind)) = BUILT_IN.iter().find(|(kind, _)| *kind == self) else {
+            let cuda = self == Accelerator::Cuda;
+            let features = if cuda { "the default features".into() } else { format!("--features {self}") };
+            return Err(format!("this program was built without {self}; build it with {features}"));
         };
+        #[cfg(feature = "cuda")]
+        if self == Accelerator::Cuda {
+            let found = collective::cuda::devices().map_err(|error| error.to_string())?;
+            let device = |gpu: collective::cuda::Gpu| AvailableDevice {
+                device: Device::cuda(gpu.index),
+                name: Some(gpu.name),
+                software: false,
+            };
+            return Ok(found.into_iter().map(device).collect());
+        }
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
         let found = panic::catch_unwind(|| {
             let device =
                 |device: Device| AvailableDevice { name: None, software: is_software(&device), device };
-            Device::enumerate(kind).into_vec().into_iter().map(device).collect()
+            Device::enumerate(kind.clone()).into_vec().into_iter().map(device).collect()
         });
         panic::set_hook(hook);
         found.map_err(|_| {
@@ -152,7 +125,7 @@ fn is_software(device: &Device) -> bool {
         _ => false,
     }
 }
-#[cfg(all(feature = "rocm", not(any(feature = "metal", feature = "vulkan", feature = "wgpu"))))]
+#[cfg(not(any(feature = "metal", feature = "vulkan", feature = "wgpu")))]
 fn is_software(_: &Device) -> bool {
     false
 }

@@ -1,6 +1,6 @@
 //! Device flags, and the GPUs available to them.
 
-use super::{Accelerator, LocalDevice};
+use super::{Accelerator, LocalDevice, accelerator::BUILT_IN};
 use std::str::FromStr;
 
 /// Value of `--device`.
@@ -55,11 +55,10 @@ pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
         DeviceArg::Cpu => Err("the CPU was requested".into()),
         DeviceArg::Gpu(kind, _) => kind.count(true).map(|count| Gpus { kind, count }),
         DeviceArg::Auto => {
-            let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());
             let mut reasons = Vec::new();
-            for kind in built_in {
+            for (kind, _) in BUILT_IN {
                 match kind.count(false) {
-                    Ok(count) => return Ok(Gpus { kind, count }),
+                    Ok(count) => return Ok(Gpus { kind: *kind, count }),
                     Err(reason) => reasons.push(reason),
                 }
             }

@@ -11,7 +11,7 @@ pub use probe::probe;
 pub use raw::raw_all_reduce;
 pub(crate) use readback::QueuedRead;
 pub use stream::{CudaSite, HOST_SYNC};
-pub(crate) use tensor::{Started, exchange, is_on, start_sum};
+pub(crate) use tensor::{Started, exchange, is_on, start};
 pub use toolkit::{CudaVersion, OLDEST_DRIVER, Toolkit};
 
 use crate::{Error, Result};

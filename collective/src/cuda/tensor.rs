@@ -7,7 +7,7 @@ use crate::{
     transport::nccl::{NcclCommunicator, Pending},
 };
 use burn::backend::{Cube, DeviceHandle, StreamId, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
-use burn::tensor::{DType as BurnType, Shape, Slice};
+use burn::tensor::{DType as BurnType, Shape};
 use burn_cubecl::{
     CubeBackend, CubeDevice, cubecl::cuda::CudaRuntime, kernel::into_contiguous, tensor::CubeTensor,
 };
@@ -40,84 +40,47 @@ pub(crate) fn is_on(tensor: &FloatTensor<Cube>, group: &ProcessGroup) -> bool {
     elements > 0 && group.device().is_some_and(|attached| attached == name(&tensor.device()))
 }
 
-/// Runs a collective on a tensor for which [`is_on`] is true.
+/// Runs a collective on a tensor for which [`is_on`] is true. Rows are equal on all ranks.
 ///
 /// It returns before the GPU has finished; computations with the result wait on the GPU.
 ///
 /// # Errors
 /// If the group or the GPU fails.
 pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result<FloatTensor<Cube>> {
-    let (group, shape) = (&exchange.group, tensor.shape());
-    let (rank, size) = (group.rank(), group.world_size());
-    let row: usize = shape[1..].iter().product();
-    let equal = |rows: &[usize]| rows.iter().all(|count| *count == rows[0]);
-    match &*exchange.kind {
-        Kind::AllReduce(op) => all_reduce(tensor, exchange, *op),
-        Kind::Broadcast(root) => {
-            let call = spec("device broadcast", &tensor)?.root(*root);
-            run(call, tensor, exchange, shape, NcclCommunicator::broadcast)
+    let Exchange { group, kind, of_step } = exchange;
+    let (shape, device, dtype) = (tensor.shape(), tensor.device(), tensor.dtype());
+    let result = if *of_step {
+        let (result, started) = start(tensor, group, kind)?;
+        started.hold_device();
+        result
+    } else {
+        let (call, act) = call(&tensor, kind)?;
+        let run =
+            |Memory { kept, send, recv }: Memory| group.run_on_device(call, kept, bind(act, send, recv));
+        with_memory(tensor, kind.output_shape(shape.clone(), group.rank()), run)?.0
+    };
+    Ok(match **kind {
+        Kind::Reduce(root) if root != group.rank() => Cube::float_zeros(shape, &device, dtype.into()),
+        _ => result,
+    })
+}
+
+/// The call of a collective on `tensor`, and what enqueues it.
+fn call(tensor: &FloatTensor<Cube>, kind: &Kind) -> Result<(Call, Enqueue)> {
+    let (dtype, count) = (dtype(tensor.dtype())?, tensor.shape().num_elements());
+    let call = |operation| Call::new(operation, dtype, count);
+    let spec: (Call, Enqueue) = match *kind {
+        Kind::AllReduce(op) => (call("device all_reduce").reduce(op), NcclCommunicator::all_reduce),
+        Kind::AllGather(_) => (call("device all_gather"), NcclCommunicator::all_gather),
+        Kind::ReduceScatter(_) => {
+            (call("device reduce_scatter").reduce(ReduceOp::Sum), NcclCommunicator::reduce_scatter)
         }
-        Kind::AllGather(rows) => {
-            let longest = rows.iter().copied().max().unwrap_or_default();
-            let padded = pad(tensor, &shape, longest);
-            let mut whole = shape.clone();
-            whole[0] = longest * size;
-            let call = spec("device all_gather", &padded)?;
-            let all = run(call, padded, exchange, whole, NcclCommunicator::all_gather)?;
-            if equal(rows) {
-                return Ok(all);
-            }
-            let parts = rows.iter().enumerate().filter(|(_, rows)| **rows > 0);
-            let parts = parts.map(|(rank, rows)| slice(&all, rank * longest, *rows)).collect();
-            Ok(Cube::float_cat(parts, 0))
-        }
-        Kind::ReduceScatter(rows) if equal(rows) && row > 0 => {
-            let mut part = shape.clone();
-            part[0] = rows[rank];
-            let call = spec("device reduce_scatter", &tensor)?.reduce(ReduceOp::Sum);
-            run(call, tensor, exchange, part, NcclCommunicator::reduce_scatter)
-        }
-        Kind::ReduceScatter(rows) => {
-            let sum = all_reduce(tensor, exchange, ReduceOp::Sum)?;
-            Ok(slice(&sum, rows[..rank].iter().sum(), rows[rank]))
-        }
+        Kind::Broadcast(root) => (call("device broadcast").root(root), NcclCommunicator::broadcast),
         Kind::Reduce(root) => {
-            let (device, dtype) = (tensor.device(), tensor.dtype());
-            let call = spec("device reduce", &tensor)?.reduce(ReduceOp::Sum).root(*root);
-            let sum = run(call, tensor, exchange, shape.clone(), NcclCommunicator::reduce)?;
-            Ok(if rank == *root { sum } else { Cube::float_zeros(shape, &device, dtype.into()) })
+            (call("device reduce").reduce(ReduceOp::Sum).root(root), NcclCommunicator::reduce)
         }
-    }
-}
-
-fn all_reduce(tensor: FloatTensor<Cube>, exchange: &Exchange, op: ReduceOp) -> Result<FloatTensor<Cube>> {
-    let shape = tensor.shape();
-    let call = spec("device all_reduce", &tensor)?.reduce(op);
-    run(call, tensor, exchange, shape, NcclCommunicator::all_reduce)
-}
-
-/// Pads a shorter tensor with rows of zeros.
-fn pad(tensor: FloatTensor<Cube>, shape: &Shape, longest: usize) -> FloatTensor<Cube> {
-    if shape[0] == longest {
-        return tensor;
-    }
-    let mut rest = shape.clone();
-    rest[0] = longest - shape[0];
-    let (device, dtype) = (tensor.device(), tensor.dtype());
-    Cube::float_cat(vec![tensor, Cube::float_zeros(rest, &device, dtype.into())], 0)
-}
-
-/// The first dimension's `rows` rows from `from`.
-fn slice(tensor: &FloatTensor<Cube>, from: usize, rows: usize) -> FloatTensor<Cube> {
-    let shape = tensor.shape();
-    let mut slices: Vec<Slice> = shape.iter().map(|length| Slice::from(0..*length)).collect();
-    slices[0] = Slice::from(from..from + rows);
-    Cube::float_slice(tensor.clone(), &slices)
-}
-
-/// The call `operation` on `tensor`, without reduction and root.
-fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<Call> {
-    Ok(Call::new(operation, dtype(tensor.dtype())?, tensor.shape().num_elements()))
+    };
+    Ok(spec)
 }
 
 /// Enqueues a call: its memory to send and to receive, and the stream.
@@ -133,37 +96,20 @@ fn bind(
     move |nccl, call, stream| unsafe { act(nccl, call, send, recv, stream) }
 }
 
-/// Runs a collective from `tensor` into a new tensor of shape `output`.
-fn run(
-    call: Call,
-    tensor: FloatTensor<Cube>,
-    exchange: &Exchange,
-    output: Shape,
-    act: Enqueue,
-) -> Result<FloatTensor<Cube>> {
-    if exchange.of_step {
-        let (result, started) = start(call, tensor, &exchange.group, output, act)?;
-        started.hold_device();
-        return Ok(result);
-    }
-    let run = |Memory { kept, send, recv }: Memory| {
-        exchange.group.run_on_device(call, kept, bind(act, send, recv)).map(drop)
-    };
-    Ok(with_memory(tensor, output, run)?.0)
-}
-
-/// Starts a collective from `tensor` into a new tensor of shape `output`, which must not be read before
+/// Starts a collective on a tensor for which [`is_on`] is true. The result must not be read before
 /// [`Started::hold_device`].
 ///
 /// The thread that launches kernels enqueues it behind those that compute the tensor, and this thread waits for neither
 /// that one nor the one that fuses operations. If it fails there, so does the group.
-fn start(
-    call: Call,
+///
+/// # Errors
+/// If the group fails.
+pub(crate) fn start(
     tensor: FloatTensor<Cube>,
     group: &ProcessGroup,
-    output: Shape,
-    act: Enqueue,
+    kind: &Kind,
 ) -> Result<(FloatTensor<Cube>, Started)> {
+    let ((call, act), output) = (call(&tensor, kind)?, kind.output_shape(tensor.shape(), group.rank()));
     let client = tensor.client.clone();
     let started = Started { group: group.clone(), client: client.clone(), pending: Arc::default() };
     let Some(place) = group.place_on_device(call.clone())? else {
@@ -274,25 +220,6 @@ impl Started {
 /// CubeCL's thread that launches kernels on a GPU, in the order in which they are submitted.
 pub(super) fn launcher(client: &FusionClient) -> DeviceHandle<Server> {
     DeviceHandle::new(client.device().to_id())
-}
-
-/// Starts a sum of a tensor for which [`is_on`] is true, on rank `root` or on all ranks.
-///
-/// The result must not be read before [`Started::hold_device`].
-///
-/// # Errors
-/// If the group fails.
-pub(crate) fn start_sum(
-    tensor: FloatTensor<Cube>,
-    group: &ProcessGroup,
-    root: Option<usize>,
-) -> Result<(FloatTensor<Cube>, Started)> {
-    let shape = tensor.shape();
-    let (call, act): (_, Enqueue) = match root {
-        None => (spec("device all_reduce", &tensor)?, NcclCommunicator::all_reduce),
-        Some(root) => (spec("device reduce", &tensor)?.root(root), NcclCommunicator::reduce),
-    };
-    start(call.reduce(ReduceOp::Sum), tensor, group, shape, act)
 }
 
 fn dtype(dtype: BurnType) -> Result<DType> {

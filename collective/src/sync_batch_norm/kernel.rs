@@ -1,18 +1,23 @@
-//! Arithmetic of SyncBatchNorm on tensors of any Burn backend.
+//! SyncBatchNorm on tensors of any Burn device, as one operation that computes its gradients itself.
 //!
 //! E[x²] − E[x]² loses all precision if the mean is large relative to the deviation. Each rank therefore computes
 //! deviations from its own mean, and the ranks' means and variances are combined as in Chan, Golub and LeVeque
 //! ("Algorithms for computing the sample variance", 1983). Half types are computed in f32.
+//!
+//! Batches are `[batch, channels, positions]`, everything else `[1, channels, 1]`.
 
-use super::passes::{Centred, Projection, Statistics, centre, gradient_sums, input_gradient, normalise};
 use crate::{
     ProcessGroup, ReduceOp,
     exchange::{Exchange, Kind},
-    tensor::CollectiveBackend,
+    parameters::{erased, reshaped},
+    tensor,
 };
-use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{DType, Shape, Slice};
-use std::ops::Range;
+use burn::backend::{
+    Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor,
+    autodiff::checkpoint::strategy::BalancedCheckpointing, tensor::FloatTensor,
+};
+use burn::tensor::{DType, Shape, Tensor};
+use kernels::autodiff::{self, Gradients, Saved, Upstream};
 
 /// Settings of a normalisation.
 #[derive(Clone, Debug)]
@@ -25,164 +30,151 @@ pub struct Settings {
     pub weight: f64,
 }
 
-/// Normalises `x`, `[batch, channels, ...]`, after one all-gather. The output has its shape and type.
-pub fn forward<B: CollectiveBackend>(
-    x: FloatTensor<B>,
-    gamma: FloatTensor<B>,
-    beta: FloatTensor<B>,
-    settings: &Settings,
-) -> (FloatTensor<B>, Moments<B>) {
-    let (shape, dtype) = (x.shape(), x.dtype());
-    let values = flatten::<B>(x);
-    let batch = Batch::<B>::of(&values, settings);
-    let [scale, bias] = batch.map(gamma, beta);
-    let (centred, moments) = batch.finish(settings);
-    // An empty batch needs no computation.
-    let output = centred.map_or(values, |centred| normalise(centred, scale, bias));
-    (B::float_reshape(cast::<B>(output, dtype), shape), moments)
+/// What backward needs besides the batch and gamma: the settings, and the statistics of all ranks' batches.
+#[derive(Clone, Debug)]
+struct State {
+    settings: Settings,
+    /// The mean is `anchor + offset`, because one f32 cannot represent a mean of 1e4 with a deviation of 1e-2
+    /// precisely enough.
+    anchor: Tensor<3>,
+    offset: Tensor<3>,
+    /// 1 / √(variance + ε)
+    inv_std: Tensor<3>,
+    /// Number of values per channel over all ranks, at least 1. Shape `[1, 1, 1]`.
+    count: Tensor<3>,
 }
 
-/// One rank's batch and the statistics of all ranks' batches.
-struct Batch<B: Backend> {
-    /// `None` for an empty batch.
-    centred: Option<Centred<B>>,
-    statistics: Statistics<B>,
-    /// Population variance, `[1, channels]`.
-    variance: FloatTensor<B>,
-}
-
-/// Mean and variance of all ranks' batches, `[channels]` each, and what backward needs.
-pub struct Moments<B: Backend> {
-    pub mean: FloatTensor<B>,
-    pub variance: FloatTensor<B>,
-    pub statistics: Statistics<B>,
-}
-
-impl<B: CollectiveBackend> Batch<B> {
-    /// Computes statistics of `values`, `[batch, channels, positions]`, and exchanges them in one all-gather.
-    fn of(values: &FloatTensor<B>, settings: &Settings) -> Self {
-        let (shape, wide, device) = (values.shape(), values.dtype(), values.device());
-        let channels = shape[1];
-        let centred = (shape.num_elements() > 0).then(|| centre(values.clone()));
-        let row = match &centred {
-            Some(centred) if settings.weight > 0.0 => centred.row(shape.num_elements() / channels),
-            Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
-        };
-        let rows = vec![1; settings.group.world_size()];
-        let all = B::exchange(row, Exchange::of_step(&settings.group, Kind::AllGather(rows)));
-        let (statistics, variance) = combine::<B>(all, channels, settings.epsilon);
-        Self { centred, statistics, variance }
-    }
-
-    /// Scale and bias of values relative to the batch's own mean, `[1, channels]` each.
-    fn map(&self, gamma: FloatTensor<B>, beta: FloatTensor<B>) -> [FloatTensor<B>; 2] {
-        let (statistics, wide) = (&self.statistics, self.variance.dtype());
-        let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
-        let beta = line::<B>(beta, wide);
-        let Some(centred) = &self.centred else { return [scale, beta] };
-        // Difference of the own mean to the global one.
-        let own = B::float_add(
-            B::float_sub(centred.anchor.clone(), statistics.anchor.clone()),
-            B::float_sub(centred.rest.clone(), statistics.offset.clone()),
-        );
-        let bias = B::float_add(B::float_mul(own, scale.clone()), beta);
-        [scale, bias]
-    }
-
-    /// The centred batch, and the statistics.
-    fn finish(self, settings: &Settings) -> (Option<Centred<B>>, Moments<B>) {
-        let Self { centred, statistics, variance } = self;
-        let channels = variance.shape()[1];
-        let variance = if settings.unbiased {
-            let others = B::float_sub_scalar(statistics.count.clone(), Scalar::Float(1.0));
-            let others = B::float_clamp_min(others, Scalar::Float(1.0));
-            B::float_mul(variance, B::float_div(statistics.count.clone(), others))
-        } else {
-            variance
-        };
-        let mean = B::float_add(statistics.anchor.clone(), statistics.offset.clone());
-        let flat = |tensor| B::float_reshape(tensor, Shape::new([channels]));
-        (centred, Moments { mean: flat(mean), variance: flat(variance), statistics })
-    }
-}
-
-/// Computes the [`gradients`] for `grad`, the gradient of the output.
+/// Normalises `x` of shape `[batch, channels, ...]`, with gamma and beta, after one all-gather. Also returns mean and
+/// variance over all ranks, `[channels]`, without autodiff.
 ///
-/// The gradient of the input, if it is requested, needs one all-reduce.
-pub fn backward<B: CollectiveBackend>(
-    x: FloatTensor<B>,
-    gamma: FloatTensor<B>,
-    grad: FloatTensor<B>,
-    statistics: Statistics<B>,
+/// If the group fails, the results are undefined and the group keeps the cause. `None` unless the inputs are of the
+/// backend.
+pub fn forward<B: Backend, const D: usize>(
+    inputs: [FloatTensor<Dispatch>; 3],
     settings: &Settings,
-    for_input: bool,
-) -> [Option<FloatTensor<B>>; 3] {
-    let (shape, dtype) = (x.shape(), x.dtype());
-    let empty = shape.num_elements() == 0;
-    let (values, grad) = (flatten::<B>(x), flatten::<B>(grad));
-    let sums = match empty {
-        true => {
-            let channels = Shape::new([1, shape[1]]);
-            let zeros = B::float_zeros(channels, &values.device(), values.dtype().into());
-            [zeros.clone(), zeros]
-        }
-        false => gradient_sums(values.clone(), grad.clone(), &statistics),
+) -> Option<(Tensor<D>, [Tensor<1>; 2])>
+where
+    DispatchTensor: DispatchKindConversion<B>
+        + DispatchKindConversion<Autodiff<B>>
+        + DispatchKindConversion<Autodiff<B, BalancedCheckpointing>>,
+{
+    let mut moments = None;
+    let output = autodiff::run(inputs, |inputs| {
+        let (output, of_all, state) = normalise(inputs.map(Tensor::from_primitive::<B>), settings);
+        moments = Some(of_all);
+        Some((output.try_into_primitive::<B>().ok()?, state))
+    })?;
+    Some((output, moments?))
+}
+
+fn normalise([x, gamma, beta]: [Tensor<1>; 3], settings: &Settings) -> (Tensor<1>, [Tensor<1>; 2], State) {
+    let (shape, dtype, device) = (x.shape(), x.dtype(), x.device());
+    let values = flatten(x);
+    let ([batch, channels, positions], wide) = (values.dims(), values.dtype());
+    // An empty batch needs no computation.
+    let own = (batch * positions > 0).then(|| Centred::of(values.clone()));
+    let row = match &own {
+        Some(own) if settings.weight > 0.0 => own.row(batch * positions),
+        Some(_) | None => Tensor::zeros([1, 3 * channels + 2, 1], (&device, wide)),
     };
-    let input = for_input.then(|| {
-        let projection = project::<B>(&sums, gamma.clone(), &statistics, settings, empty);
-        let input = input_gradient(values, grad, &statistics, projection);
-        B::float_reshape(cast::<B>(input, dtype), shape)
+    let kind = Kind::AllGather(vec![1; settings.group.world_size()]);
+    let rows = tensor::exchange(row, &Exchange::of_step(&settings.group, kind));
+    let (state, variance) = combine(rows, channels, settings);
+    let scale = line(gamma, wide) * state.inv_std.clone();
+    let output = own.map_or(values, |own| {
+        // Difference of the own mean to the global one.
+        let apart = (own.anchor - state.anchor.clone()) + (own.rest - state.offset.clone());
+        let bias = apart * scale.clone() + line(beta, wide);
+        own.values * scale + bias
     });
-    gradients::<B>(input, sums, &gamma)
-}
-
-/// Gradients of input, gamma and beta, the latter from `sums` over this rank's samples, `[1, channels]` for beta and for
-/// gamma.
-fn gradients<B: Backend>(
-    input: Option<FloatTensor<B>>,
-    sums: [FloatTensor<B>; 2],
-    gamma: &FloatTensor<B>,
-) -> [Option<FloatTensor<B>>; 3] {
-    let [beta, gamma] =
-        sums.map(|tensor| Some(cast::<B>(B::float_reshape(tensor, gamma.shape()), gamma.dtype())));
-    [input, gamma, beta]
-}
-
-/// Means of the gradient over all ranks' batches, from `sums` of this rank, after one all-reduce.
-fn project<B: CollectiveBackend>(
-    sums: &[FloatTensor<B>; 2],
-    gamma: FloatTensor<B>,
-    statistics: &Statistics<B>,
-    settings: &Settings,
-    empty: bool,
-) -> Projection<B> {
-    let (channels, wide, device) = (sums[0].shape()[1], sums[0].dtype(), sums[0].device());
-    let counts = settings.weight > 0.0 && !empty;
-    let row = B::float_cat(sums.to_vec(), 1);
-    // Not multiplied by 0, because ignored values may be infinite.
-    let row = match counts {
-        true => B::float_mul_scalar(row, Scalar::Float(settings.weight)),
-        false => B::float_zeros(Shape::new([1, 2 * channels]), &device, wide.into()),
+    let variance = if settings.unbiased {
+        let others = state.count.clone().sub_scalar(1.0).clamp_min(1.0);
+        variance * (state.count.clone() / others)
+    } else {
+        variance
     };
-    let all = B::exchange(row, Exchange::of_step(&settings.group, Kind::AllReduce(ReduceOp::Sum)));
-    // Divides by the weight, because the whole gradient is multiplied by it later.
-    let factor = if counts { settings.weight.recip() } else { 0.0 };
-    let mean = B::float_div(all, statistics.count.clone());
-    let mean = B::float_mul_scalar(mean, Scalar::Float(factor));
-    let means = [columns::<B>(&mean, 0..channels), columns::<B>(&mean, channels..2 * channels)];
-    Projection { means, scale: B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone()) }
+    let moments = [state.anchor.clone() + state.offset.clone(), variance];
+    (reshaped(erased(output.cast(dtype)), shape), moments.map(|tensor| tensor.reshape([channels])), state)
 }
 
-impl<B: Backend> Centred<B> {
-    /// Statistics that are sent to the other ranks: `[1, 3 × channels + 2]`.
-    fn row(&self, count: usize) -> FloatTensor<B> {
-        let (device, dtype) = (self.rest.device(), self.rest.dtype());
-        let number = |value: usize| {
-            B::float_full(Shape::new([1, 1]), Scalar::Float(value as f64), &device, dtype.into())
+impl<B: Backend> Saved<B, 3, 2> for State
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    /// The gradient of the input, if it is requested, needs one all-reduce.
+    fn gradients(self, Upstream { gradient, wanted, read }: Upstream<B, 3, 2>) -> Gradients<B, 3> {
+        let read = read.map(Tensor::from_primitive::<B>);
+        let gradients = self.backward(read, Tensor::from_primitive::<B>(gradient), wanted[0]);
+        gradients.map(|gradient| gradient?.try_into_primitive::<B>().ok())
+    }
+}
+
+impl State {
+    /// Gradients of input, gamma and beta; those of gamma and beta are sums over this rank's samples.
+    fn backward(
+        &self,
+        [x, gamma]: [Tensor<1>; 2],
+        grad: Tensor<1>,
+        for_input: bool,
+    ) -> [Option<Tensor<1>>; 3] {
+        let (settings, shape, dtype) = (&self.settings, x.shape(), x.dtype());
+        let (values, grad) = (flatten(x), flatten(grad));
+        let [_, channels, _] = values.dims();
+        let normalised =
+            || (values.clone() - self.anchor.clone() - self.offset.clone()) * self.inv_std.clone();
+        let empty = shape.num_elements() == 0;
+        let sums = match empty {
+            true => [(); 2].map(|()| Tensor::zeros([1, channels, 1], (&values.device(), values.dtype()))),
+            // Dimension by dimension, which rounds less than one long sum.
+            false => [grad.clone(), grad.clone() * normalised()].map(|all| all.sum_dim(2).sum_dim(0)),
         };
+        let input = for_input.then(|| {
+            let counts = settings.weight > 0.0 && !empty;
+            let row = Tensor::cat(sums.to_vec(), 1);
+            // Not multiplied by 0, because ignored values may be infinite.
+            let row = if counts { row.mul_scalar(settings.weight) } else { row.zeros_like() };
+            let kind = Kind::AllReduce(ReduceOp::Sum);
+            let all = tensor::exchange(row, &Exchange::of_step(&settings.group, kind));
+            // Divides by the weight, because the whole gradient is multiplied by it later.
+            let factor = if counts { settings.weight.recip() } else { 0.0 };
+            let means = (all / self.count.clone()).mul_scalar(factor);
+            let [mean, along] = [0, channels].map(|from| means.clone().narrow(1, from, channels));
+            let scale = line(gamma.clone(), values.dtype()) * self.inv_std.clone();
+            let input = (grad - mean - normalised() * along) * scale;
+            reshaped(erased(input.cast(dtype)), shape)
+        });
+        let [for_beta, for_gamma] = sums.map(|sums| Some(sums.reshape([channels]).cast(gamma.dtype())));
+        [input, for_gamma, for_beta]
+    }
+}
+
+/// One rank's batch about its own mean, which is `anchor + rest`.
+struct Centred {
+    values: Tensor<3>,
+    anchor: Tensor<3>,
+    rest: Tensor<3>,
+    variance: Tensor<3>,
+}
+
+impl Centred {
+    /// Computes the statistics of a non-empty batch.
+    fn of(values: Tensor<3>) -> Self {
+        let mean = |values: Tensor<3>| values.mean_dim(2).mean_dim(0);
+        // The sum of large numbers is rounded, but close enough to the mean for exact differences.
+        let anchor = mean(values.clone());
+        let values = values - anchor.clone();
+        let rest = mean(values.clone());
+        let values = values - rest.clone();
+        let variance = mean(values.clone() * values.clone());
+        Self { values, anchor, rest, variance }
+    }
+
+    /// Statistics that are sent to the other ranks: `[1, 3 × channels + 2, 1]`.
+    fn row(&self, count: usize) -> Tensor<3> {
         // In two digits, because f32 represents integers exactly only up to 2²⁴.
-        let (high, low) = (number(count / DIGIT), number(count % DIGIT));
-        B::float_cat(vec![self.anchor.clone(), self.rest.clone(), self.variance.clone(), high, low], 1)
+        let [high, low] = [count / DIGIT, count % DIGIT]
+            .map(|digit| Tensor::full([1, 1, 1], digit as f64, (&self.rest.device(), self.rest.dtype())));
+        Tensor::cat(vec![self.anchor.clone(), self.rest.clone(), self.variance.clone(), high, low], 1)
     }
 }
 
@@ -190,50 +182,37 @@ impl<B: Backend> Centred<B> {
 pub const DIGIT: usize = 1 << 16;
 
 /// Combines the ranks' rows to the statistics of all ranks and their variance. A row of zeros has no effect.
-fn combine<B: Backend>(
-    rows: FloatTensor<B>,
-    channels: usize,
-    epsilon: f64,
-) -> (Statistics<B>, FloatTensor<B>) {
-    let part = |number: usize| columns::<B>(&rows, number * channels..(number + 1) * channels);
-    let digit = |number: usize| columns::<B>(&rows, 3 * channels + number..3 * channels + number + 1);
-    let counts = B::float_add(B::float_mul_scalar(digit(0), Scalar::Float(DIGIT as f64)), digit(1));
-    let count = B::float_clamp_min(B::float_sum_dim(counts.clone(), 0), Scalar::Float(1.0));
-    let weights = B::float_div(counts, count.clone());
-    let mean = |tensor| B::float_sum_dim(B::float_mul(tensor, weights.clone()), 0);
+fn combine(rows: Tensor<3>, channels: usize, settings: &Settings) -> (State, Tensor<3>) {
+    let part = |number: usize| rows.clone().narrow(1, number * channels, channels);
+    let digit = |number: usize| rows.clone().narrow(1, 3 * channels + number, 1);
+    let counts = digit(0).mul_scalar(DIGIT as f64) + digit(1);
+    let count = counts.clone().sum_dim(0).clamp_min(1.0);
+    let weights = counts / count.clone();
+    let mean = |of_ranks: Tensor<3>| (of_ranks * weights.clone()).sum_dim(0);
 
-    let anchors = part(0);
-    let anchor = mean(anchors.clone());
+    let anchor = mean(part(0));
     // Each rank's mean relative to the common anchor.
-    let means = B::float_add(B::float_sub(anchors, anchor.clone()), part(1));
+    let means = part(0) - anchor.clone() + part(1);
     let offset = mean(means.clone());
-    let apart = B::float_sub(means, offset.clone());
-    let variance = mean(B::float_add(part(2), B::float_mul(apart.clone(), apart)));
-    let std = B::float_sqrt(B::float_add_scalar(variance.clone(), Scalar::Float(epsilon)));
-    (Statistics { anchor, offset, inv_std: B::float_recip(std), count }, variance)
+    let apart = means - offset.clone();
+    let variance = mean(part(2) + apart.clone() * apart);
+    let inv_std = variance.clone().add_scalar(settings.epsilon).sqrt().recip();
+    (State { settings: settings.clone(), anchor, offset, inv_std, count }, variance)
 }
 
 /// Reshapes to `[batch, channels, positions]`, in the type of the computation.
-fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+fn flatten(x: Tensor<1>) -> Tensor<3> {
     let shape = x.shape();
     let wide = match x.dtype() {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,
     };
-    let positions = shape[2..].iter().product();
-    cast::<B>(B::float_reshape(x, Shape::new([shape[0], shape[1], positions])), wide)
+    let flat = Shape::new([shape[0], shape[1], shape[2..].iter().product()]);
+    Tensor::<3>::from_dispatch(reshaped(x, flat).into_dispatch()).cast(wide)
 }
 
-fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    if tensor.dtype() == dtype { tensor } else { B::float_cast(tensor, dtype.into()) }
-}
-
-/// Reshapes a parameter to `[1, channels]`.
-fn line<B: Backend>(parameter: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    let channels = parameter.shape()[0];
-    cast::<B>(B::float_reshape(parameter, Shape::new([1, channels])), dtype)
-}
-
-fn columns<B: Backend>(rows: &FloatTensor<B>, columns: Range<usize>) -> FloatTensor<B> {
-    B::float_slice(rows.clone(), &[Slice::from(0..rows.shape()[0]), Slice::from(columns)])
+/// Reshapes a parameter to `[1, channels, 1]`.
+fn line(parameter: Tensor<1>, dtype: DType) -> Tensor<3> {
+    let [channels] = parameter.dims();
+    parameter.reshape([1, channels, 1]).cast(dtype)
 }

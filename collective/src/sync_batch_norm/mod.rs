@@ -11,8 +11,6 @@ mod host;
 mod inference;
 mod kernel;
 mod module;
-mod passes;
-mod recorded;
 
 pub(crate) use convert::convert;
 pub use convert::convert_sync_batch_norm;
@@ -226,9 +224,9 @@ impl SyncBatchNorm {
             [&self.norm.gamma, &self.norm.beta].map(|parameter| parameter.val().into_dispatch());
         let inputs = [input.into_dispatch(), gamma, beta];
         let normalised = match on_host {
-            true => recorded::forward::<Flex, D>(inputs, &settings),
+            true => kernel::forward::<Flex, D>(inputs, &settings),
             #[cfg(feature = "cube")]
-            false => recorded::forward::<burn::backend::Cube, D>(inputs, &settings),
+            false => kernel::forward::<burn::backend::Cube, D>(inputs, &settings),
             #[cfg(not(feature = "cube"))]
             false => None,
         };

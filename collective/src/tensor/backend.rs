@@ -1,78 +1,93 @@
 //! Collectives on tensors of Burn's backends, and their gradients.
 
-use crate::device_error;
-use crate::exchange::Exchange;
+use crate::{
+    ReduceOp, device_error,
+    exchange::{Exchange, Kind},
+};
+#[cfg(feature = "cuda")]
+use burn::backend::Cube;
 use burn::backend::{
-    Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
+    Autodiff, Backend, Dispatch, DispatchKindConversion, DispatchTensor,
     autodiff::checkpoint::strategy::BalancedCheckpointing, tensor::FloatTensor,
 };
 use burn::tensor::{Tensor, TensorData};
 use kernels::autodiff::{self, Gradients, Saved, Upstream};
 use std::sync::Arc;
 
-/// A Burn backend that can run collectives on its tensors.
-pub trait CollectiveBackend: Backend {
-    /// Runs the collective. Returns zeros if the group fails, which keeps the error.
-    fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self>;
+/// Runs the collective outside any graph. Returns zeros if the group fails, which keeps the error.
+pub(crate) fn exchange<const D: usize>(tensor: Tensor<D>, of: &Exchange) -> Tensor<D> {
+    let with = |kind| Exchange { kind: Arc::new(kind), ..of.clone() };
+    let differ = |rows: &[usize]| rows.iter().any(|count| *count != rows[0]);
+    match &*of.kind {
+        Kind::AllGather(rows) if differ(rows) => {
+            let (longest, mut padding) = (rows.iter().copied().max().unwrap_or(0), tensor.shape());
+            padding[0] = longest - padding[0];
+            let padding = Tensor::zeros(padding, (&tensor.device(), tensor.dtype()));
+            let padded = Tensor::cat(vec![tensor, padding], 0);
+            let all = exchange(padded, &with(Kind::AllGather(vec![longest; rows.len()])));
+            let part =
+                |(rank, rows): (usize, &usize)| all.clone().slice(rank * longest..rank * longest + rows);
+            Tensor::cat(rows.iter().enumerate().map(part).collect(), 0)
+        }
+        Kind::ReduceScatter(rows) if differ(rows) => {
+            let (before, own) = (rows[..of.group.rank()].iter().sum::<usize>(), rows[of.group.rank()]);
+            exchange(tensor, &with(Kind::AllReduce(ReduceOp::Sum))).slice(before..before + own)
+        }
+        _ => exchange_rows(tensor, of),
+    }
 }
 
-/// Copies the tensor to the host, runs the collective and copies the result back.
-fn through_host<B: Backend>(tensor: FloatTensor<B>, exchange: &Exchange) -> FloatTensor<B> {
+/// [`exchange`] with equal rows on all ranks.
+fn exchange_rows<const D: usize>(tensor: Tensor<D>, exchange: &Exchange) -> Tensor<D> {
     let (device, shape, dtype) = (tensor.device(), tensor.shape(), tensor.dtype());
-    let data = match burn::tensor::try_read_sync(B::float_into_data(tensor)) {
-        Some(Ok(data)) => Ok(data),
-        Some(Err(error)) => Err(format!("its device failed: {}", device_error::cause(&error))),
-        None => Err("its device cannot be read synchronously".into()),
-    };
-    let data = data.unwrap_or_else(|reason| {
-        exchange.group.abort(reason);
+    #[cfg(feature = "cuda")]
+    if let Ok(primitive) = tensor.clone().try_into_primitive::<Cube>()
+        && crate::cuda::is_on(&primitive, &exchange.group)
+    {
+        drop(tensor);
+        return match crate::cuda::exchange(primitive, exchange) {
+            Ok(result) => Tensor::from_primitive::<Cube>(result),
+            Err(error) => {
+                exchange.group.abort(error.to_string());
+                Tensor::zeros(exchange.kind.output_shape(shape, exchange.group.rank()), (&device, dtype))
+            }
+        };
+    }
+    let data = tensor.try_into_data().unwrap_or_else(|error| {
+        exchange.group.abort(format!("its device failed: {}", device_error::cause(&error)));
         TensorData::full_dtype(shape, 0.0, dtype)
     });
-    B::float_from_data(exchange.on_host(data), &device)
-}
-
-impl CollectiveBackend for Flex {
-    fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self> {
-        through_host::<Self>(tensor, &exchange)
-    }
-}
-
-#[cfg(feature = "cube")]
-impl CollectiveBackend for burn::backend::Cube {
-    fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self> {
-        #[cfg(feature = "cuda")]
-        if crate::cuda::is_on(&tensor, &exchange.group) {
-            let (device, shape, dtype) = (tensor.device(), tensor.shape(), tensor.dtype());
-            return crate::cuda::exchange(tensor, &exchange).unwrap_or_else(|error| {
-                exchange.group.abort(error.to_string());
-                let shape = exchange.kind.output_shape(shape, exchange.group.rank());
-                <Self as burn::backend::ops::FloatTensorOps<Self>>::float_zeros(shape, &device, dtype.into())
-            });
-        }
-        through_host::<Self>(tensor, &exchange)
-    }
+    Tensor::from_data(exchange.on_host(data), (&device, dtype))
 }
 
 /// Runs the collective as an operation with its gradient. `None` unless the tensor is of the backend.
-pub(super) fn recorded<B: CollectiveBackend, const D: usize>(
+pub(super) fn recorded<B: Backend, const D: usize>(
     tensor: FloatTensor<Dispatch>,
-    exchange: Exchange,
+    of: Exchange,
 ) -> Option<Tensor<D>>
 where
     DispatchTensor: DispatchKindConversion<B>
         + DispatchKindConversion<Autodiff<B>>
         + DispatchKindConversion<Autodiff<B, BalancedCheckpointing>>,
 {
-    autodiff::run([tensor], |[tensor]| Some((B::exchange(tensor, exchange.clone()), Recorded(exchange))))
+    autodiff::run([tensor], |[tensor]| {
+        let result = exchange(Tensor::<D>::from_primitive::<B>(tensor), &of);
+        Some((result.try_into_primitive::<B>().ok()?, Recorded::<D>(of)))
+    })
 }
 
 #[derive(Clone, Debug)]
-struct Recorded(Exchange);
+struct Recorded<const D: usize>(Exchange);
 
-impl<B: CollectiveBackend> Saved<B, 1> for Recorded {
+impl<B: Backend, const D: usize> Saved<B, 1> for Recorded<D>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
     fn gradients(self, Upstream { gradient, .. }: Upstream<B, 1>) -> Gradients<B, 1> {
-        let Self(exchange) = self;
-        let kind = exchange.kind.backward();
-        [kind.map(|kind| B::exchange(gradient, Exchange { kind: Arc::new(kind), ..exchange }))]
+        let kind = self.0.kind.backward();
+        [kind.and_then(|kind| {
+            let of = Exchange { kind: Arc::new(kind), ..self.0 };
+            exchange(Tensor::<D>::from_primitive::<B>(gradient), &of).try_into_primitive::<B>().ok()
+        })]
     }
 }

@@ -134,6 +134,6 @@ impl<I, O> ShardedLoaderBuilder<I, O> {
             Box::new(finished) as ShardedBatches<B>
         });
         let (device, next_epoch) = (Device::default(), AtomicUsize::new(1));
-        ShardedLoader { dataset, batches, sampler, batch_size, device, next_epoch }
+        ShardedLoader { dataset, batches, sampler, first: 0, batch_size, device, next_epoch }
     }
 }

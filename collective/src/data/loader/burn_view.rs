@@ -4,7 +4,7 @@ use super::{DistributedLoader, ShardedBatches, ShardedLoader};
 use crate::data::sampler::DistributedSampler;
 use burn::data::{
     dataloader::{DataLoader, DataLoaderIterator, Progress},
-    dataset::{Dataset, DatasetError},
+    dataset::DatasetError,
 };
 use burn::tensor::Device;
 use std::sync::{
@@ -30,8 +30,7 @@ impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O>
 
     /// The samples `start..end` of the data set, still divided over the world.
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
-        let dataset = Arc::new(Window { whole: self.dataset.clone(), start, len: end - start });
-        Arc::new(Self { dataset, ..self.shallow(self.sampler.slice(start, end)) })
+        Arc::new(Self { first: self.first + start, ..self.shallow(self.sampler.slice(start, end)) })
     }
 }
 
@@ -41,6 +40,7 @@ impl<I, O> ShardedLoader<I, O> {
             dataset: self.dataset.clone(),
             batches: self.batches.clone(),
             sampler,
+            first: self.first,
             batch_size: self.batch_size,
             device: self.device.clone(),
             next_epoch: AtomicUsize::new(1),
@@ -68,22 +68,5 @@ impl<O> Iterator for Counted<O> {
 impl<O> DataLoaderIterator<O> for Counted<O> {
     fn progress(&self) -> Progress {
         Progress::new(self.done, self.total, Some("items".into()))
-    }
-}
-
-/// A contiguous part of a data set.
-struct Window<I> {
-    whole: Arc<dyn Dataset<I>>,
-    start: usize,
-    len: usize,
-}
-
-impl<I> Dataset<I> for Window<I> {
-    fn get(&self, index: usize) -> Result<I, DatasetError> {
-        self.whole.get(self.start + index)
-    }
-
-    fn len(&self) -> usize {
-        self.len
     }
 }

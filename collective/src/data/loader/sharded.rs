@@ -15,6 +15,8 @@ pub struct ShardedLoader<I, O> {
     pub(super) dataset: Arc<dyn Dataset<I>>,
     pub(super) batches: BuildBatches<I, O>,
     pub(super) sampler: DistributedSampler,
+    /// Index of the sampler's first sample in the data set.
+    pub(super) first: usize,
     pub(super) batch_size: usize,
     pub(super) device: Device,
     /// Epoch counter for Burn's own strategies, which do not pass an epoch.
@@ -29,7 +31,7 @@ impl<I: Send + 'static, O: 'static> ShardedLoader<I, O> {
         let global = |step| self.sampler.global_batch(done, step, self.batch_size);
         let batches = batches.into_iter().enumerate().map(|(step, item)| ShardedBatch {
             samples: item.len(),
-            item,
+            item: item.into_iter().map(|index| self.first + index).collect(),
             global_samples: global(step),
             last: step + 1 == steps,
         });
