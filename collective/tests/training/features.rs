@@ -2,12 +2,12 @@
 
 use std::{env, process::Command};
 
-/// Features of a dependency of this package when only `features` are enabled.
+/// Features of a dependency of `burn-ddp-collective` when only `features` are enabled.
 fn features_of(dependency: &str, features: &str) -> Vec<String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["tree", "--offline", "--locked", "--edges", "no-dev", "--format", "{f}", "--depth", "0"])
-        .args(["--package", env!("CARGO_PKG_NAME"), "--features", features])
+        .args(["--package", "burn-ddp-collective", "--features", features])
         .args(["--invert", dependency])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()

@@ -18,4 +18,4 @@ mod tensor;
 
 /// Source of the NCCL stand-in.
 #[cfg(target_os = "linux")]
-const NCCL_STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/comm/tests/nccl_stand_in/nccl.rs");
+const NCCL_STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../comm/tests/nccl_stand_in/nccl.rs");
