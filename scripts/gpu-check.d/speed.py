@@ -51,9 +51,6 @@ def check(report, machine):
     least, *others = sorted(sizes(machine))
     for network in NETWORKS:
         compare(network, least)
-    if machine.real:
-        report.part("all-reduce of device memory", 60, lambda run: {"sizes": [
-            json.loads(line) for line in run([machine.burn_ddp, "bench", "device"]).splitlines() if line.startswith("{")]})
     tracer = {}
     report.part("tracer", 60, lambda run: tracer.update(path=compile_tracer(run, machine)))
     for network, precision, way in [*((network, precision, SINGLE) for network in NETWORKS for precision in precisions),

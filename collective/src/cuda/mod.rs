@@ -1,14 +1,12 @@
 //! CUDA: detection of GPUs, without initialising one or panicking, and NCCL.
 
 mod probe;
-mod raw;
 mod readback;
 mod stream;
 mod tensor;
 mod toolkit;
 
 pub use probe::probe;
-pub use raw::raw_all_reduce;
 pub(crate) use readback::QueuedRead;
 pub use stream::{CudaSite, HOST_SYNC};
 pub(crate) use tensor::{Started, exchange, is_on, start};
@@ -24,8 +22,6 @@ pub struct Gpu {
     pub index: usize,
     /// Name, as in nvidia-smi.
     pub name: String,
-    /// Memory in bytes.
-    pub memory: usize,
     /// Compute capability times ten: 90 for sm_90.
     pub architecture: u32,
 }
@@ -74,9 +70,7 @@ pub fn devices() -> Result<Vec<Gpu>> {
         .map(|index| {
             let device = device(index)?;
             let name = result::device::get_name(device).map_err(driver_error)?;
-            // SAFETY: the device is one that the driver has just given.
-            let memory = unsafe { result::device::total_mem(device) }.map_err(driver_error)?;
-            Ok(Gpu { index, name, memory, architecture: architecture(device)? })
+            Ok(Gpu { index, name, architecture: architecture(device)? })
         })
         .collect()
 }

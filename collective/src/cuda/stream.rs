@@ -123,11 +123,6 @@ impl CudaSite {
         let reason = format!("the NVIDIA driver returned {:?} ({})", error.0, error.0 as u32);
         Error::Device { device: self.name(), reason }
     }
-
-    /// Whether the GPU orders collectives and computation by itself.
-    pub fn orders_device(&self) -> bool {
-        ContextEvents::get(self).is_some()
-    }
 }
 
 impl DeviceSite for CudaSite {

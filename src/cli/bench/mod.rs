@@ -1,8 +1,6 @@
 //! `burn-ddp bench`: benchmarks of collectives with verified results.
 
 mod all_reduce;
-#[cfg(feature = "cuda")]
-mod device;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -13,19 +11,14 @@ use std::process::ExitCode;
 pub enum Bench {
     /// Measure all-reduce time by buffer size, like nccl-tests
     AllReduce(all_reduce::AllReduce),
-    /// Compare a tensor all-reduce on a GPU with NCCL alone
-    #[cfg(feature = "cuda")]
-    Device(device::DeviceBench),
 }
 
 /// Runs the benchmark and starts the ranks if no launcher did.
 ///
 /// # Errors
-/// If the ranks or the device cannot be used, or a collective fails.
+/// If the ranks cannot be used, or a collective fails.
 pub fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::AllReduce(bench) => all_reduce::run(bench),
-        #[cfg(feature = "cuda")]
-        Bench::Device(bench) => device::run(bench),
     }
 }
