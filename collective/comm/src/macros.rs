@@ -13,6 +13,18 @@ macro_rules! setters {
     )* };
 }
 
+/// Formats a type for `Debug` as a short text. The closure names the value for the arguments.
+macro_rules! debug_text {
+    ($type:ident, $text:literal $(, |$value:ident| $($argument:expr),+)?) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                $(let $value = self;)?
+                write!(f, $text $($(, $argument)+)?)
+            }
+        }
+    };
+}
+
 /// Lists and names the variants of an enum.
 #[doc(hidden)]
 #[macro_export]

@@ -30,10 +30,7 @@ use crate::{
 };
 use group_state::GroupState;
 use shared_group::SharedGroup;
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 use topology::{Ranks, Topology};
 
 /// A group of ranks; clones are handles to the same group.
@@ -58,10 +55,9 @@ impl Clone for ProcessGroup {
     }
 }
 
-impl fmt::Debug for ProcessGroup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProcessGroup(rank {} of {}, {})", self.rank(), self.world_size(), self.transport())
-    }
+debug_text! {
+    ProcessGroup, "ProcessGroup(rank {} of {}, {})",
+    |group| group.rank(), group.world_size(), group.transport()
 }
 
 impl ProcessGroup {

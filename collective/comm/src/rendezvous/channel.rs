@@ -31,11 +31,7 @@ pub struct Channel {
     peer: String,
 }
 
-impl std::fmt::Debug for Channel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Channel({})", self.peer)
-    }
-}
+debug_text! { Channel, "Channel({})", |channel| channel.peer }
 
 impl Channel {
     /// Connects to `host:port`, retrying until `deadline`, and authenticates.

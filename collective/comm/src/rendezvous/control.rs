@@ -37,11 +37,7 @@ pub(crate) struct Control {
     address: String,
 }
 
-impl fmt::Debug for Control {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Control(rank {} at {})", self.client.rank, self.address)
-    }
-}
+debug_text! { Control, "Control(rank {} at {})", |control| control.client.rank, control.address }
 
 /// Connects to the server, retrying until `deadline`.
 ///

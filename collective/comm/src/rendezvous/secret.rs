@@ -18,7 +18,6 @@ use hmac::{Hmac, KeyInit, Mac};
 use rand::Rng;
 use sha2::{Digest, Sha256};
 use std::{
-    fmt,
     io::{self, Read, Write},
     net::TcpStream,
     time::{Duration, Instant},
@@ -41,11 +40,7 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(2);
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
+debug_text! { Secret, "Secret(..)" }
 
 impl Secret {
     /// A secret from bytes or text.

@@ -2,7 +2,6 @@
 
 use crate::{Error, Result};
 use std::{
-    fmt,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -17,21 +16,13 @@ const CANCEL_EVERY: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub(crate) struct Report(pub Arc<dyn Fn(&Error) + Send + Sync>);
 
-impl fmt::Debug for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Report")
-    }
-}
+debug_text! { Report, "Report" }
 
 /// Tells whether a wait is to end early.
 #[derive(Clone)]
 pub(crate) struct Cancel(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
-impl fmt::Debug for Cancel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cancel")
-    }
-}
+debug_text! { Cancel, "Cancel" }
 
 /// The wait of one `init`.
 pub(crate) struct RendezvousWait {

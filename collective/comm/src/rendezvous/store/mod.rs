@@ -96,11 +96,7 @@ fn check_size(bytes: usize, limit: usize) -> Result<()> {
 #[derive(Default)]
 pub struct HashStore(Mutex<BTreeMap<String, Vec<u8>>>);
 
-impl fmt::Debug for HashStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HashStore({} keys)", lock(&self.0).len())
-    }
-}
+debug_text! { HashStore, "HashStore({} keys)", |store| lock(&store.0).len() }
 
 impl Store for HashStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {

@@ -21,7 +21,6 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    fmt,
     io::{self, Read},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -37,27 +36,22 @@ pub(crate) const CONFIRMED: u8 = 0xcc;
 /// Maximum time between checks of a waiting rank's deadline.
 const SLICE: Duration = Duration::from_millis(50);
 
-pub(crate) type Arrivals = HashMap<(u64, usize), TcpStream>;
-
 /// State of the pool that its threads share.
+#[derive(Debug)]
 pub(crate) struct Shared {
     rank: usize,
     secret: Secret,
-    pub arrivals: Mutex<Arrivals>,
+    /// By group and rank of the dialler.
+    pub arrivals: Mutex<HashMap<(u64, usize), TcpStream>>,
     arrived: Condvar,
     closing: AtomicBool,
 }
 
 /// Accepts and opens this rank's data connections. Stops listening when dropped.
+#[derive(Debug)]
 pub(crate) struct ConnectionPool {
     shared: Arc<Shared>,
     address: SocketAddr,
-}
-
-impl fmt::Debug for ConnectionPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ConnectionPool({})", self.address)
-    }
 }
 
 impl Drop for ConnectionPool {
