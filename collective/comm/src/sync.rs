@@ -25,6 +25,18 @@ pub(crate) fn pause(begun: Instant) {
     }
 }
 
+/// Joins a thread that ends within `limit`; a later one is returned.
+pub(crate) fn join_within<T>(
+    thread: thread::JoinHandle<T>,
+    limit: Duration,
+) -> Result<thread::Result<T>, thread::JoinHandle<T>> {
+    let begun = Instant::now();
+    while !thread.is_finished() && begun.elapsed() < limit {
+        pause(begun);
+    }
+    if thread.is_finished() { Ok(thread.join()) } else { Err(thread) }
+}
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Call, Error, Result, Transport,
-    transport::nccl::{Compared, DeviceSite, NcclCommunicator, NcclWorker, Pending, UniqueId},
+    transport::nccl::{DeviceCall, DeviceSite, NcclCommunicator, NcclWorker, Pending, UniqueId},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -184,9 +184,8 @@ impl ProcessGroup {
                 group.shared.run(call, None, |comm, call| {
                     comm.barrier(call)?;
                     wait_for_device(&ticket, call)?;
-                    let compared = Compared::default();
-                    compared.set(call);
-                    worker.run(call, compared, memory, |nccl, stream| act(nccl, call, stream))
+                    let compared = DeviceCall::new(call.clone()).compared(call);
+                    worker.run(compared, memory, |nccl, stream| act(nccl, call, stream))
                 })
             },
         )
@@ -213,7 +212,7 @@ impl ProcessGroup {
             return self.compare_and_enqueue(spec, memory, act);
         }
         let place = self.place(spec, self.attached()?.order.ticket(|| ()).0)?;
-        match wait_for_device(&place.ticket, &place.call) {
+        match wait_for_device(&place.ticket, place.call.call()) {
             Ok(()) => place.enqueue(memory, act),
             Err(error) => Err(place.fail(error)),
         }

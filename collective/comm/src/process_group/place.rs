@@ -3,9 +3,9 @@
 use super::{ProcessGroup, shared_group::SharedGroup, ticket_queue::Ticket};
 use crate::{
     Call, Error, Result,
-    transport::nccl::{Compared, NcclCommunicator, Pending},
+    transport::nccl::{DeviceCall, NcclCommunicator, Pending},
 };
-use std::{any::Any, ffi::c_void, fmt, sync::Arc};
+use std::{any::Any, ffi::c_void, sync::Arc};
 
 impl ProcessGroup {
     /// Takes the place of a collective, which [`Place::enqueue`] enqueues later, on any thread.
@@ -31,10 +31,10 @@ impl ProcessGroup {
     }
 
     pub(super) fn place(&self, spec: Call, ticket: Ticket) -> Result<Place> {
-        let (compared, call) = (Compared::default(), self.shared.next_call(spec.clone())?);
+        let call = DeviceCall::new(self.shared.next_call(spec.clone())?);
         // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
-        drop(self.compare(spec, compared.clone())?);
-        Ok(Place { shared: self.shared.clone(), ticket, compared, call, is_open: true })
+        drop(self.compare(spec, call.clone())?);
+        Ok(Place { shared: self.shared.clone(), ticket, call, is_open: true })
     }
 }
 
@@ -45,16 +45,11 @@ pub struct Place {
     shared: Arc<SharedGroup>,
     /// Later collectives wait until it is dropped.
     pub(super) ticket: Ticket,
-    compared: Compared,
-    pub(super) call: Call,
+    pub(super) call: DeviceCall,
     is_open: bool,
 }
 
-impl fmt::Debug for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({})", self.call)
-    }
-}
+debug_text! { Place, "Place({})", |place| place.call.call() }
 
 impl Place {
     /// Enqueues the collective, like [`ProcessGroup::start_on_device`].
@@ -68,9 +63,8 @@ impl Place {
     ) -> Result<Pending> {
         let Some(attached) = self.shared.state.device.get() else { return Err(Error::Aborted) };
         self.is_open = false;
-        let call = &self.call;
-        let run = |nccl: &_, stream| act(nccl, call, stream);
-        attached.worker.run(call, self.compared.clone(), memory, run).map_err(|error| self.shared.fail(error))
+        let run = |nccl: &_, stream| act(nccl, self.call.call(), stream);
+        attached.worker.run(self.call.clone(), memory, run).map_err(|error| self.shared.fail(error))
     }
 
     /// Fails the group, because the collective cannot be enqueued, and returns the first cause.
@@ -83,7 +77,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.is_open {
-            let reason = format!("its input was not computed ({})", self.call);
+            let reason = format!("its input was not computed ({})", self.call.call());
             let device = self.shared.state.device.get().map_or_else(String::new, |it| it.site.name());
             let _ = self.shared.fail(Error::Device { device, reason });
         }

@@ -2,7 +2,7 @@
 //! started, in sequence with the blocking ones.
 
 use super::{ProcessGroup, group_state::GroupState, shared_group::Job, ticket_queue::TicketQueue};
-use crate::{Call, Element, Error, ReduceOp, Result, sync::lock, transport::nccl::Compared};
+use crate::{Call, Element, Error, ReduceOp, Result, sync::lock, transport::nccl::DeviceCall};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -123,12 +123,12 @@ impl ProcessGroup {
         Ok(Work { result, early: None, group: self.shared.state.clone() })
     }
 
-    /// Compares the ranks' calls in the background and registers the result in `compared`.
-    pub(super) fn compare(&self, spec: Call, compared: Compared) -> Result<Work<()>> {
+    /// Compares the ranks' calls in the background and registers the result in `of`.
+    pub(super) fn compare(&self, spec: Call, of: DeviceCall) -> Result<Work<()>> {
         self.start_in(None, move |group| {
             group.shared.run(spec, None, |comm, call| {
                 comm.barrier(call)?;
-                compared.set(call);
+                of.compared(call);
                 Ok(())
             })
         })

@@ -41,6 +41,7 @@ impl Config {
 macro_rules! table {
     ($($field:ident = $symbol:literal: fn($($arg:ty),*) -> $ret:ty;)*) => {
         /// The functions.
+        #[derive(Debug)]
         pub(super) struct Api {
             $(pub $field: unsafe extern "C" fn($($arg),*) -> $ret,)*
         }

@@ -16,14 +16,15 @@ use super::{
     library::Library,
     stream::Stream,
 };
-use crate::{Error, Result, communicator::World, sync::lock};
+use crate::{
+    Error, Result,
+    communicator::World,
+    sync::{join_within, lock},
+};
 use std::{
     ffi::c_int,
-    fmt, ptr,
-    sync::{
-        Arc, Mutex,
-        mpsc::{self, RecvTimeoutError},
-    },
+    ptr,
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
@@ -32,12 +33,13 @@ use std::{
 const RETURN: Duration = Duration::from_secs(1);
 
 /// `ncclComm_t`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Handle(Comm);
 // SAFETY: NCCL lets any thread use it, one at a time, and any thread abort it meanwhile.
 unsafe impl Send for Handle {}
 
 /// A communicator, usable until it is aborted or destroyed.
+#[derive(Debug)]
 pub struct NcclCommunicator {
     pub(super) library: &'static Library,
     pub(super) world: World,
@@ -45,12 +47,6 @@ pub struct NcclCommunicator {
     handle: Mutex<Option<Handle>>,
     /// Locked during a call.
     calls: Mutex<()>,
-}
-
-impl fmt::Debug for NcclCommunicator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NcclCommunicator(rank {} of {})", self.world.rank, self.world.size)
-    }
 }
 
 impl NcclCommunicator {
@@ -66,25 +62,15 @@ impl NcclCommunicator {
         timeout: Duration,
     ) -> Result<Self> {
         let (id, stream) = (*id, stream.clone());
-        let (sender, receiver) = mpsc::channel();
         let helper = thread::Builder::new()
             .name("ddp-nccl-init".into())
-            .spawn(move || {
-                let made = stream.enter().and_then(|()| Self::init_blocking(library, &id, world));
-                // If the caller has given up, this drops the communicator, which aborts it.
-                let _ = sender.send(made);
-            })
+            .spawn(move || stream.enter().and_then(|()| Self::init_blocking(library, &id, world)))
             .map_err(|e| Error::io("start the thread that initialises NCCL", &e))?;
-        match receiver.recv_timeout(timeout) {
-            Ok(made) => {
-                // It is past its last statement.
-                let _ = helper.join();
-                made
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(Error::Invalid("the thread that initialises NCCL panicked".into()))
-            }
-            Err(RecvTimeoutError::Timeout) => Err(Error::timeout(
+        match join_within(helper, timeout) {
+            Ok(Ok(made)) => made,
+            Ok(Err(_)) => Err(Error::Invalid("the thread that initialises NCCL panicked".into())),
+            // A communicator that is made after all is dropped with the thread, which aborts it.
+            Err(_) => Err(Error::timeout(
                 format!("initialisation of an NCCL communicator of {} ranks", world.size),
                 timeout,
                 "NCCL does not report which rank is missing; set NCCL_DEBUG=INFO to see what it waits for",
@@ -157,24 +143,16 @@ impl NcclCommunicator {
     /// Destroys the communicator after its work is done, or aborts it after `timeout`.
     pub fn destroy(self: &Arc<Self>, stream: &Arc<dyn Stream>, timeout: Duration) {
         let (communicator, stream) = (self.clone(), stream.clone());
-        let (sender, receiver) = mpsc::channel();
-        let helper = thread::Builder::new().name("ddp-nccl-destroy".into()).spawn(move || {
-            let destroyed = stream.enter().and_then(|()| communicator.destroy_blocking());
-            drop(communicator);
-            // The caller may have given up.
-            let _ = sender.send(destroyed);
-        });
+        let helper = thread::Builder::new()
+            .name("ddp-nccl-destroy".into())
+            .spawn(move || stream.enter().and_then(|()| communicator.destroy_blocking()));
         let Ok(helper) = helper else { return self.abort() };
-        let mut ended = receiver.recv_timeout(timeout);
-        if !matches!(ended, Ok(Ok(()))) {
+        let ended = join_within(helper, timeout);
+        if !matches!(ended, Ok(Ok(Ok(())))) {
             self.abort();
         }
-        if ended == Err(RecvTimeoutError::Timeout) {
-            ended = receiver.recv_timeout(RETURN);
-        }
-        if ended != Err(RecvTimeoutError::Timeout) {
-            // It is past its last statement.
-            let _ = helper.join();
+        if let Err(helper) = ended {
+            let _ = join_within(helper, RETURN);
         }
     }
 

@@ -32,16 +32,11 @@ const FOLDERS: [&str; 7] = [
 const WHEELS: [&str; 2] = ["nvidia/nccl/lib", "nvidia/cu13/lib"];
 
 /// A loaded NCCL. It is never unloaded, because its threads may outlive what used it.
+#[derive(Debug)]
 pub struct Library {
     pub(super) api: Api,
     version: c_int,
     path: PathBuf,
-}
-
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
 }
 
 impl fmt::Display for Library {

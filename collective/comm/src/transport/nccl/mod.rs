@@ -20,7 +20,7 @@ pub use api::UniqueId;
 pub use communicator::NcclCommunicator;
 pub use library::{Library, VARIABLE};
 pub use stream::{DeviceSite, Event, Stream};
-pub(crate) use watchdog::Compared;
+pub(crate) use watchdog::DeviceCall;
 pub use watchdog::OnFailure;
 pub(crate) use worker::NcclWorker;
 pub use worker::Pending;

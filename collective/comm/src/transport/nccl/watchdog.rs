@@ -33,52 +33,58 @@ const COMPARISON: Duration = Duration::from_secs(2);
 /// Called on the watchdog's thread when a call fails on the device.
 pub type OnFailure = Box<dyn Fn(&Call, Error) + Send>;
 
-/// Whether the ranks' calls have been compared, and when.
+/// A call whose ranks compare it, before or after it is enqueued.
 ///
 /// Until then, the comparison has the time limit and reports absent ranks.
-#[derive(Clone, Debug, Default)]
-pub struct Compared(Arc<OnceLock<(Call, Instant)>>);
+#[derive(Clone, Debug)]
+pub struct DeviceCall(Arc<(Call, OnceLock<(Call, Instant)>)>);
 
-impl Compared {
-    /// Registers the end of the comparison of `call`.
-    pub fn set(&self, call: &Call) {
+impl DeviceCall {
+    /// The number of `call` may be preliminary.
+    pub fn new(call: Call) -> Self {
+        DeviceCall(Arc::new((call, OnceLock::new())))
+    }
+
+    /// Registers the end of the comparison of this call, which is `call` with its number.
+    pub fn compared(self, call: &Call) -> Self {
         // It is set once.
-        let _ = self.0.set((call.clone(), Instant::now()));
+        let _ = self.0.1.set((call.clone(), Instant::now()));
+        self
+    }
+
+    /// The call, with its number once it is compared.
+    pub fn call(&self) -> &Call {
+        self.0.1.get().map_or(&self.0.0, |(call, _)| call)
     }
 
     /// The call, if its time limit has passed.
     fn overdue(&self) -> Option<&Call> {
-        self.0.get().filter(|(call, begun)| begun.elapsed() > call.timeout).map(|(call, _)| call)
+        self.0.1.get().filter(|(call, begun)| begun.elapsed() > call.timeout).map(|(call, _)| call)
     }
 
     /// Waits for the end of the comparison, at most [`COMPARISON`].
     fn wait(&self) {
         let begun = Instant::now();
-        while self.0.get().is_none() && begun.elapsed() < COMPARISON {
+        while self.0.1.get().is_none() && begun.elapsed() < COMPARISON {
             thread::sleep(CLOSING);
         }
-    }
-
-    /// The call with its number, if it is known; otherwise `call`.
-    fn or(&self, call: &Call) -> Call {
-        self.0.get().map_or(call, |(call, _)| call).clone()
     }
 }
 
 /// A call that the device executes.
+#[derive(Debug)]
 pub(super) struct InFlight {
-    pub call: Call,
+    pub call: DeviceCall,
     pub event: Arc<dyn Event>,
-    pub compared: Compared,
     /// Memory that the call reads and writes.
     pub _memory: Box<dyn Any + Send>,
     pub outcome: Arc<OnceLock<Result<()>>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct WorkerState {
     /// The call that is being enqueued.
-    pub entering: Option<(Call, Compared)>,
+    pub entering: Option<DeviceCall>,
     pub in_flight: VecDeque<InFlight>,
     /// All work in progress is to be aborted.
     pub aborted: bool,
@@ -92,16 +98,13 @@ pub(super) struct WorkerState {
     failure: Option<Error>,
 }
 
-#[derive(Default)]
+/// A communicator and its stream, with the state that its watchdog shares.
+#[derive(Debug)]
 pub(super) struct WorkerShared {
+    pub communicator: Arc<NcclCommunicator>,
+    pub stream: Arc<dyn Stream>,
     pub state: Mutex<WorkerState>,
-    changed: Condvar,
-}
-
-impl WorkerShared {
-    pub fn notify(&self) {
-        self.changed.notify_all();
-    }
+    pub changed: Condvar,
 }
 
 impl WorkerState {
@@ -135,11 +138,11 @@ impl WorkerState {
 
     fn check(&mut self) -> Result<()> {
         self.release_finished()?;
-        if let Some(call) = self.in_flight.front().and_then(|first| first.compared.overdue()) {
+        if let Some(call) = self.in_flight.front().and_then(|first| first.call.overdue()) {
             let absent = "all ranks put it on their devices, but NCCL did not finish it there";
             return Err(Error::timeout(call, call.timeout, absent));
         }
-        if let Some(call) = self.entering.as_ref().and_then(|(_, compared)| compared.overdue()) {
+        if let Some(call) = self.entering.as_ref().and_then(DeviceCall::overdue) {
             let absent = "all ranks have called it, but NCCL did not put it on this rank's device";
             return Err(Error::timeout(call, call.timeout, absent));
         }
@@ -147,40 +150,34 @@ impl WorkerState {
     }
 }
 
-pub(super) struct Watchdog {
-    pub communicator: Arc<NcclCommunicator>,
-    pub stream: Arc<dyn Stream>,
-    pub shared: Arc<WorkerShared>,
-    pub failed: OnFailure,
-}
-
 /// Registers the watchdog's end, also after a panic.
-struct EndGuard(Arc<WorkerShared>);
+struct EndGuard<'a>(&'a WorkerShared);
 
-impl Drop for EndGuard {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).ended = true;
     }
 }
 
-impl Watchdog {
-    pub fn run(self) {
-        let _end = EndGuard(self.shared.clone());
+impl WorkerShared {
+    /// The watchdog.
+    pub fn watch(&self, failed: &OnFailure) {
+        let _end = EndGuard(self);
         // If the device is gone, the first event reports it.
         let _ = self.stream.enter();
         loop {
-            let mut state = lock(&self.shared.state);
+            let mut state = lock(&self.state);
             if !state.aborted && state.closing.is_none() {
                 let idle = state.in_flight.is_empty() && state.entering.is_none();
-                state = wait(&self.shared.changed, state, if idle { IDLE } else { BUSY });
+                state = wait(&self.changed, state, if idle { IDLE } else { BUSY });
             }
             let checked = state.check();
             let (aborted, closing, idle) = (state.aborted, state.closing, state.in_flight.is_empty());
             drop(state);
             let checked = checked.and_then(|()| self.communicator.poll());
             match (checked, closing) {
-                _ if aborted => return self.abort(Error::Aborted),
-                (Err(error), _) => return self.abort(error),
+                _ if aborted => return self.abort(Error::Aborted, failed),
+                (Err(error), _) => return self.abort(error, failed),
                 (Ok(()), None) => {}
                 (Ok(()), Some(deadline)) => {
                     let left = deadline.saturating_duration_since(Instant::now());
@@ -188,7 +185,7 @@ impl Watchdog {
                         return self.communicator.destroy(&self.stream, left);
                     }
                     if left.is_zero() {
-                        return self.abort(Error::Aborted);
+                        return self.abort(Error::Aborted, failed);
                     }
                     thread::sleep(CLOSING);
                 }
@@ -200,22 +197,21 @@ impl Watchdog {
     ///
     /// Reports an error that the watchdog found while a call was in progress; otherwise the next call returns
     /// it.
-    fn abort(&self, error: Error) {
-        let mut state = lock(&self.shared.state);
+    fn abort(&self, error: Error, failed: &OnFailure) {
+        let mut state = lock(&self.state);
         let found = !state.aborted && error != Error::Aborted;
         state.aborted = true;
         state.failure = found.then(|| error.clone());
         drop(state);
         self.communicator.abort();
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.state);
         let in_flight = std::mem::take(&mut state.in_flight);
         let entering = state.entering.clone();
         state.gone = true;
         drop(state);
-        let first = in_flight.front().map(|first| (first.call.clone(), first.compared.clone())).or(entering);
-        if let (true, Some((call, compared))) = (found, first) {
-            compared.wait();
-            (self.failed)(&compared.or(&call), error.clone());
+        if let (true, Some(call)) = (found, in_flight.front().map(|first| first.call.clone()).or(entering)) {
+            call.wait();
+            failed(call.call(), error.clone());
         }
         for call in in_flight {
             // It is set once.

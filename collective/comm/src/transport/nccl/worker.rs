@@ -3,18 +3,16 @@
 use super::{
     NcclCommunicator,
     stream::{Event, Stream},
-    watchdog::{Compared, InFlight, OnFailure, Watchdog, WorkerShared},
+    watchdog::{DeviceCall, InFlight, OnFailure, WorkerShared},
 };
 use crate::{
     Error, Result,
-    communicator::Call,
-    sync::{lock, pause},
+    sync::{join_within, lock, pause},
 };
 use std::{
     any::Any,
     ffi::c_void,
-    fmt,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Condvar, Mutex, OnceLock},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -24,8 +22,6 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The NCCL communicator of a group. The group's call queue serialises its calls.
 pub struct NcclWorker {
-    communicator: Arc<NcclCommunicator>,
-    stream: Arc<dyn Stream>,
     shared: Arc<WorkerShared>,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
@@ -36,13 +32,6 @@ pub struct Pending {
     event: Arc<dyn Event>,
     outcome: Arc<OnceLock<Result<()>>>,
     shared: Arc<WorkerShared>,
-    orders_device: bool,
-}
-
-impl fmt::Debug for WorkerShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WorkerShared")
-    }
 }
 
 impl Pending {
@@ -77,7 +66,7 @@ impl Pending {
     /// # Errors
     /// The driver's, or the reason why the call was aborted.
     pub fn hold_device(&self) -> Result<()> {
-        if self.orders_device { self.event.hold_device() } else { self.wait() }
+        if self.shared.stream.orders_device() { self.event.hold_device() } else { self.wait() }
     }
 }
 
@@ -87,36 +76,30 @@ impl NcclWorker {
     /// # Errors
     /// If the watchdog cannot be started.
     pub fn new(communicator: NcclCommunicator, stream: Arc<dyn Stream>, failed: OnFailure) -> Result<Self> {
-        let communicator = Arc::new(communicator);
-        let shared = Arc::<WorkerShared>::default();
-        let watchdog = Watchdog {
-            communicator: communicator.clone(),
-            stream: stream.clone(),
-            shared: shared.clone(),
-            failed,
-        };
+        let (communicator, state, changed) = (Arc::new(communicator), Mutex::default(), Condvar::new());
+        let shared = Arc::new(WorkerShared { communicator, stream, state, changed });
+        let watched = shared.clone();
         let watchdog = thread::Builder::new()
             .name("ddp-nccl".into())
-            .spawn(move || watchdog.run())
+            .spawn(move || watched.watch(&failed))
             .map_err(|e| Error::io("start NCCL's watchdog", &e))?;
-        Ok(NcclWorker { communicator, stream, shared, watchdog: Mutex::new(Some(watchdog)) })
+        Ok(NcclWorker { shared, watchdog: Mutex::new(Some(watchdog)) })
     }
 
     /// Enqueues a call on the stream, behind all work that the device was given so far. `memory` is kept until the
-    /// device has finished. The time limit of `call` begins when the ranks' calls are `compared`.
+    /// device has finished. The time limit of `call` begins when it is compared.
     ///
     /// # Errors
     /// Immediate errors of NCCL or the driver. The watchdog and [`Pending::wait`] report later ones.
     pub fn run(
         &self,
-        call: &Call,
-        compared: Compared,
+        call: DeviceCall,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
         let mut state = lock(&self.shared.state);
         state.alive()?;
-        state.entering = Some((call.clone(), compared.clone()));
+        state.entering = Some(call.clone());
         drop(state);
         let put = self.put(act);
         let outcome = Arc::default();
@@ -131,30 +114,30 @@ impl NcclWorker {
         // The watchdog checks often while calls are in progress.
         let wake = state.in_flight.is_empty();
         if !state.gone {
-            let (call, event, outcome) = (call.clone(), event.clone(), Arc::clone(&outcome));
-            state.in_flight.push_back(InFlight { call, event, compared, _memory: memory, outcome });
+            let (event, outcome) = (event.clone(), Arc::clone(&outcome));
+            state.in_flight.push_back(InFlight { call, event, _memory: memory, outcome });
         }
         alive?;
         state.release_finished()?;
         drop(state);
         if wake {
-            self.shared.notify();
+            self.shared.changed.notify_all();
         }
-        let orders_device = self.stream.orders_device();
-        Ok(Pending { event, outcome, shared: self.shared.clone(), orders_device })
+        Ok(Pending { event, outcome, shared: self.shared.clone() })
     }
 
     fn put(&self, act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>) -> Result<Arc<dyn Event>> {
-        self.stream.enter()?;
-        self.stream.wait_for_device()?;
-        act(&self.communicator, self.stream.handle())?;
-        self.stream.clone().record_event()
+        let WorkerShared { communicator, stream, .. } = &*self.shared;
+        stream.enter()?;
+        stream.wait_for_device()?;
+        act(communicator, stream.handle())?;
+        stream.clone().record_event()
     }
 
     /// Makes the watchdog abort all work in progress. Never blocks.
     pub fn abort(&self) {
         lock(&self.shared.state).aborted = true;
-        self.shared.notify();
+        self.shared.changed.notify_all();
     }
 
     /// Waits for the calls in progress, destroys the communicator together with the other ranks, and ends the
@@ -163,25 +146,17 @@ impl NcclWorker {
     /// Aborts after `timeout`.
     pub fn destroy(&self, timeout: Duration) {
         let mut state = lock(&self.shared.state);
-        let deadline = Instant::now() + timeout;
-        state.closing.get_or_insert(deadline);
+        state.closing.get_or_insert(Instant::now() + timeout);
         drop(state);
-        self.shared.notify();
+        self.shared.changed.notify_all();
         let watchdog = lock(&self.watchdog).take();
         // The watchdog's callback may drop the last reference to the group.
         let Some(watchdog) = watchdog.filter(|watchdog| watchdog.thread().id() != thread::current().id())
         else {
             return;
         };
-        let begun = Instant::now();
-        while !watchdog.is_finished() && Instant::now() < deadline + GRACE {
-            pause(begun);
-        }
-        // An abort may hang in NCCL; the thread is then left behind.
-        if watchdog.is_finished() {
-            // A panic has been reported.
-            let _ = watchdog.join();
-        }
+        // An abort may hang in NCCL; the thread is then left behind. A panic has been reported.
+        let _ = join_within(watchdog, timeout + GRACE);
     }
 }
 
