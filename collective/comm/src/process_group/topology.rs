@@ -60,7 +60,7 @@ impl Topology {
         match &self.ranks {
             _ if members.len() == 1 => Ok(Box::new(Solo)),
             Ranks::Solo(_) => Ok(Box::new(Solo)),
-            Ranks::Threads(_, groups) => Ok(Box::new(groups.communicator(group, rank, members.len())?)),
+            Ranks::Threads(_, groups) => Ok(Box::new(groups.join(group, rank, members.len())?)),
             Ranks::Processes(control, pool) => {
                 TransportBuilder { group, members, rank, control, pool, options: &self.options }.open()
             }

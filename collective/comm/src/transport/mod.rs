@@ -16,6 +16,8 @@ pub mod shm;
 pub mod tcp;
 pub mod thread;
 
+pub use local::LocalRank;
+
 /// The transport of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Transport {

@@ -21,9 +21,6 @@ use std::{
 /// First word of the memory; changes with the layout and content.
 const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm06");
 
-/// One rank of a group of processes on one machine.
-pub type ShmCommunicator = LocalRank;
-
 /// A group's memory, mapped but not joined.
 #[derive(Debug)]
 pub struct ShmSegment {
@@ -99,7 +96,7 @@ impl ShmSegment {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the rank is taken or not in the world.
-    pub fn join(self, rank: usize) -> Result<ShmCommunicator> {
+    pub fn join(self, rank: usize) -> Result<LocalRank> {
         LocalRank::join(Arc::new(self.region), rank)
     }
 }

@@ -5,7 +5,7 @@
 mod calls;
 mod failures;
 
-use burn_ddp_comm::{Call, Communicator, DType, transport::thread::ThreadGroup};
+use burn_ddp_comm::{Call, Communicator, DType, transport::thread::ThreadGroups};
 use std::{thread, time::Duration};
 
 /// Long enough for a loaded machine; no test waits for it to pass.
@@ -23,8 +23,8 @@ const TRANSPORTS: [Make; 2] = [threads, shared_memory];
 const TRANSPORTS: [Make; 1] = [threads];
 
 fn threads(world: usize) -> Group {
-    let group = ThreadGroup::create(world).unwrap();
-    group.into_iter().map(|rank| Box::new(rank) as Box<dyn Communicator>).collect()
+    let groups = ThreadGroups::default();
+    (0..world).map(|rank| Box::new(groups.join(0, rank, world).unwrap()) as Box<dyn Communicator>).collect()
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
