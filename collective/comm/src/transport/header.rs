@@ -1,12 +1,12 @@
 //! Binary form of a call and its method, which ranks compare before they exchange data.
 
-use super::method::{Method, MethodCall, Side};
-use crate::{DType, ReduceOp, communicator::Call};
+use super::method::{Method, MethodCall};
+use crate::{DType, Error, ReduceOp, communicator::Call};
 use bytemuck::{Pod, Zeroable};
 use std::time::Duration;
 
 /// Size in bytes of a header.
-pub(crate) const HEADER: usize = size_of::<Header>();
+pub const HEADER: usize = size_of::<Header>();
 
 /// In the order of their codes.
 const DTYPES: [DType; 7] =
@@ -78,13 +78,24 @@ impl Header {
         Some((call, *Method::ALL.get(usize::from(self.method))?))
     }
 
-    /// The side of rank `rank`, which has sent or published this header, in a mismatch. Accepts any bytes.
-    pub fn side(&self, rank: usize) -> Side {
+    /// The call, for messages, and the method if known. Accepts any bytes.
+    fn describe(&self) -> (String, Option<Method>) {
         match self.decode() {
-            Some((call, method)) => (rank, call.to_string(), Some(method)),
-            None => (rank, "a call that cannot be read".into(), None),
+            Some((call, method)) => (call.to_string(), Some(method)),
+            None => ("a call that cannot be read".into(), None),
         }
     }
+}
+
+/// The error for two ranks with different headers. Methods are named if nothing else differs.
+pub(crate) fn mismatch((rank_a, a): (usize, &Header), (rank_b, b): (usize, &Header)) -> Error {
+    let ((call_a, a), (call_b, b)) = (a.describe(), b.describe());
+    let same = call_a == call_b;
+    let side = |call: String, method: Option<Method>| match method.filter(|_| same) {
+        Some(method) => format!("{call} through {}", method.name()),
+        None => call,
+    };
+    Error::Mismatch { rank_a, call_a: side(call_a, a), rank_b, call_b: side(call_b, b) }
 }
 
 #[cfg(test)]
@@ -103,13 +114,13 @@ mod tests {
             for method in Method::ALL {
                 let header = Header::new(method.of(&call));
                 prop_assert_eq!(header.decode(), Some((call.clone(), method)));
-                prop_assert_eq!(header.side(2), (2, call.to_string(), Some(method)));
+                prop_assert_eq!(header.describe(), (call.to_string(), Some(method)));
             }
         }
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes: [[u8; 32]; 2]) {
-            let _ = bytemuck::cast::<_, Header>(bytes).side(0);
+            let _ = bytemuck::cast::<_, Header>(bytes).describe();
         }
     }
 
@@ -117,7 +128,7 @@ mod tests {
     fn arbitrary_words_are_described() {
         for byte in [0u8, 0xff] {
             let header: Header = bytemuck::cast([byte; HEADER]);
-            assert_eq!(header.side(0), (0, "a call that cannot be read".into(), None));
+            assert_eq!(header.describe(), ("a call that cannot be read".into(), None));
         }
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::{Error, Result, communicator::Call};
 use std::{
-    fmt,
     ops::Deref,
     sync::atomic::{AtomicBool, Ordering},
     time::Instant,
@@ -45,24 +44,11 @@ pub(crate) struct MethodCall<'a> {
     call: &'a Call,
 }
 
-impl MethodCall<'_> {
-    /// The side of rank `rank`, which makes this call, in a mismatch.
-    pub fn side(self, rank: usize) -> Side {
-        (rank, self.to_string(), Some(self.method))
-    }
-}
-
 impl Deref for MethodCall<'_> {
     type Target = Call;
 
     fn deref(&self) -> &Call {
         self.call
-    }
-}
-
-impl fmt::Display for MethodCall<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.call.fmt(f)
     }
 }
 
@@ -92,19 +78,6 @@ impl<'a> Deadline<'a> {
         if waited < self.call.timeout {
             return Ok(());
         }
-        Err(Error::timeout(self.call, waited, absent()))
+        Err(Error::timeout(&*self.call, waited, absent()))
     }
-}
-
-/// One side of a mismatch: rank, call, and method if known.
-pub(crate) type Side = (usize, String, Option<Method>);
-
-/// The error for two ranks with different calls. Methods are named if nothing else differs.
-pub(crate) fn mismatch((rank_a, call_a, a): Side, (rank_b, call_b, b): Side) -> Error {
-    let same = call_a == call_b;
-    let side = |call: String, method: Option<Method>| match method.filter(|_| same) {
-        Some(method) => format!("{call} through {}", method.name()),
-        None => call,
-    };
-    Error::Mismatch { rank_a, call_a: side(call_a, a), rank_b, call_b: side(call_b, b) }
 }

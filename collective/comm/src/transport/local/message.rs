@@ -9,8 +9,8 @@ use crate::{
     Error, Result,
     communicator::{Call, Communicator},
     transport::{
-        header::Header,
-        method::{Method, mismatch},
+        header::{Header, mismatch},
+        method::Method,
     },
 };
 use std::{
@@ -70,9 +70,9 @@ impl LocalRank {
                 session.wait_for(&outbox.posted, posted.wrapping_add(1), &|rank| *rank == from)?;
             }
             if range.start == 0 {
-                let sent = outbox.call.read();
-                if sent != Header::new(call) {
-                    return Err(mismatch(sent.side(from), call.side(self.rank)));
+                let (sent, own) = (outbox.call.read(), Header::new(call));
+                if sent != own {
+                    return Err(mismatch((from, &sent), (self.rank, &own)));
                 }
             }
             let area = region.message(from, outbox.taken.load() as usize % 2);

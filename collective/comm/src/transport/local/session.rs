@@ -11,8 +11,8 @@ use crate::{
     error::names,
     sync::lock,
     transport::{
-        header::Header,
-        method::{Deadline, MethodCall, mismatch},
+        header::{Header, mismatch},
+        method::{Deadline, MethodCall},
     },
 };
 use std::{
@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
         let announced = |rank: usize| region.slot(rank).calls[parity].read();
         let first = announced(0);
         match (1..region.world()).find(|rank| announced(*rank) != first) {
-            Some(other) => Err(mismatch(first.side(0), announced(other).side(other))),
+            Some(other) => Err(mismatch((0, &first), (other, &announced(other)))),
             None => Ok(()),
         }
     }

@@ -17,8 +17,8 @@ mod operation;
 pub(crate) use meet::{address, look_up, publish, world};
 
 use super::{
-    header::{HEADER, Header},
-    method::{Deadline, Method, MethodCall, mismatch},
+    header::{HEADER, Header, mismatch},
+    method::{Deadline, Method, MethodCall},
 };
 use crate::{
     Error, Result,
@@ -111,7 +111,7 @@ impl Mpi {
 
     /// The error for the header of another rank, of [`HEADER`] bytes.
     fn mismatch(&self, call: MethodCall<'_>, rank: usize, header: &[u8]) -> Error {
-        mismatch(call.side(self.world.rank), pod_read_unaligned::<Header>(header).side(rank))
+        mismatch((self.world.rank, &Header::new(call)), (rank, &pod_read_unaligned(header)))
     }
 
     /// Reduces this rank's part of `send`, which has an equal part for every rank.

@@ -32,7 +32,7 @@ pub(super) fn run(
     memory: Memory,
     begin: impl FnOnce(*const c_void, *mut c_void, *mut ffi::MPI_Request) -> c_int,
 ) -> Result<Memory> {
-    let what = || format!("MPI on behalf of {}", limits.call);
+    let what = || format!("MPI on behalf of {}", *limits.call);
     let mut memory = ManuallyDrop::new(memory);
     // SAFETY: the null request is a constant of the library.
     let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };

@@ -10,8 +10,8 @@ use crate::{
     reduce::{Reduction, fold_own, reduce_pointers},
     rendezvous::secret::retry,
     transport::{
-        header::{HEADER, Header},
-        method::{Deadline, mismatch},
+        header::{HEADER, Header, mismatch},
+        method::Deadline,
     },
 };
 use bytemuck::{Zeroable, bytes_of, bytes_of_mut};
@@ -149,16 +149,16 @@ pub(super) fn run(
                 rank,
                 reason: match error.kind() {
                     io::ErrorKind::UnexpectedEof => {
-                        format!("it closed its connection during {}", deadline.call)
+                        format!("it closed its connection during {}", *deadline.call)
                     }
-                    _ => format!("its connection broke during {} ({error})", deadline.call),
+                    _ => format!("its connection broke during {} ({error})", *deadline.call),
                 },
             };
             let headed = duplex.recv.head == HEADER;
             moved |= push(stream, &mut duplex.send, &head, memory).map_err(lost)?;
             moved |= pull(stream, &mut duplex.recv, peer_head, memory).map_err(lost)?;
             if !headed && duplex.recv.head == HEADER && *peer_head != head {
-                return Err(mismatch(deadline.call.side(me), peer_head.side(rank)));
+                return Err(mismatch((me, &head), (rank, peer_head)));
             }
         }
         if moved {
