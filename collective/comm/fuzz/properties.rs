@@ -110,7 +110,7 @@ pub fn reader(bytes: &[u8]) {
     // Does not wait for bytes that have not been written.
     here.set_nonblocking(true).expect("a non-blocking socket");
     let mut reader = FrameReader::new(Arc::new(here));
-    let mut next = || reader.next::<Request>(Some(HANDSHAKE));
+    let mut next = || reader.next::<Request>(HANDSHAKE);
     let mut got = Vec::new();
     let mut ended = false;
     for piece in bytes.chunks(usize::from(*step) + 1) {

@@ -90,7 +90,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Io`] if the connection fails or carries anything but such a message.
     pub fn receive<T: DeserializeOwned>(&mut self, wait: Duration) -> Result<Received<T>> {
-        self.reader.next(Some(wait)).map_err(|e| Error::io(format!("receive from {}", self.peer), &e))
+        self.reader.next(wait).map_err(|e| Error::io(format!("receive from {}", self.peer), &e))
     }
 
     /// The underlying stream, for sending other data than messages.

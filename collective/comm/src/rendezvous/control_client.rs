@@ -158,7 +158,7 @@ impl ControlClient {
     /// The background thread.
     fn listen(&self, mut reader: FrameReader) {
         let reason = loop {
-            match reader.next(Some(TICK)) {
+            match reader.next(TICK) {
                 Ok(Received::Message(event)) => self.hear(event),
                 Ok(Received::Nothing) => {}
                 Ok(Received::Closed) => break "its process ended".to_string(),

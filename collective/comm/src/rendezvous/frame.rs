@@ -65,21 +65,21 @@ impl FrameReader {
         FrameReader { stream, buffer: Vec::new() }
     }
 
-    /// The next frame, waiting at most about `wait` for all of its bytes (`None`: without limit).
+    /// The next frame, waiting at most about `wait` for all of its bytes.
     ///
     /// # Errors
     /// If the connection fails, or a frame is too large or not valid.
-    pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Received<T>> {
-        let until = wait.map(|wait| Instant::now() + wait);
+    pub fn next<T: DeserializeOwned>(&mut self, wait: Duration) -> io::Result<Received<T>> {
+        let until = Instant::now() + wait;
         loop {
             if let Some(message) = take(&mut self.buffer)? {
                 return Ok(Received::Message(message));
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Ok(Received::Nothing);
             }
-            self.stream.set_read_timeout(left)?;
+            self.stream.set_read_timeout(Some(left))?;
             let mut chunk = [0; 8192];
             match (&*self.stream).read(&mut chunk) {
                 Ok(0) => return Ok(Received::Closed),
@@ -157,10 +157,10 @@ mod tests {
                 }
             });
             // Each byte comes within the time given, all of them together do not.
-            let early = reader.next::<Event>(Some(Duration::from_millis(100)));
+            let early = reader.next::<Event>(Duration::from_millis(100));
             given_up.store(true, Ordering::Relaxed);
             assert!(matches!(early, Ok(Received::Nothing)));
-            let late = reader.next::<Event>(None);
+            let late = reader.next::<Event>(Duration::from_secs(60));
             assert!(matches!(late, Ok(Received::Message(whole)) if whole == message));
         });
     }
@@ -173,7 +173,7 @@ mod tests {
         // Nothing is read, so the socket's buffer is full in the middle of the first frame.
         assert!(write_frame(&here, &message).is_err());
         let mut reader = FrameReader::new(Arc::new(there));
-        assert!(matches!(reader.next::<Event>(Some(Duration::from_millis(50))), Ok(Received::Closed)));
+        assert!(matches!(reader.next::<Event>(Duration::from_millis(50)), Ok(Received::Closed)));
         // There is room again, but the next frame must not follow the incomplete one.
         assert!(write_frame(&here, &Event::Left { rank: 1 }).is_err());
     }

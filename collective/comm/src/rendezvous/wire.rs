@@ -7,34 +7,25 @@ use std::{collections::HashMap, net::SocketAddr};
 /// Version of these messages and of the data between ranks. Different versions refuse each other.
 pub(crate) const PROTOCOL: u32 = 7;
 
+/// This machine's byte order, in which tensor data is sent.
+pub(crate) const BYTE_ORDER: &str = if cfg!(target_endian = "little") { "Little" } else { "Big" };
+
 /// The first message of a rank. Its format is the same in every version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub rank: usize,
     /// As [`PROTOCOL`].
     pub protocol: u32,
-    /// Tensor data is sent in the machine's byte order.
-    pub byte_order: ByteOrder,
+    /// As [`BYTE_ORDER`].
+    pub byte_order: String,
     /// The job's id, if it has one.
     pub job: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ByteOrder {
-    Little,
-    Big,
-}
-
-impl ByteOrder {
-    /// This machine's.
-    pub const NATIVE: ByteOrder =
-        if cfg!(target_endian = "little") { ByteOrder::Little } else { ByteOrder::Big };
 }
 
 impl Hello {
     /// The message of rank `rank` of the job `job` in this build.
     pub fn new(rank: usize, job: Option<String>) -> Self {
-        Hello { rank, protocol: PROTOCOL, byte_order: ByteOrder::NATIVE, job }
+        Hello { rank, protocol: PROTOCOL, byte_order: BYTE_ORDER.into(), job }
     }
 }
 

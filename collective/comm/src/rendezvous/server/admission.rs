@@ -3,7 +3,7 @@
 use super::state::{RankSlot, ServerState};
 use crate::{
     Error, Result,
-    rendezvous::wire::{ByteOrder, Event, Hello, Members, PROTOCOL, PeerInfo},
+    rendezvous::wire::{BYTE_ORDER, Event, Hello, Members, PROTOCOL, PeerInfo},
 };
 
 impl ServerState {
@@ -29,10 +29,9 @@ impl ServerState {
             format!(
                 "rank {rank} at {peer} uses version {protocol} of the rendezvous protocol, but rank 0 uses version {PROTOCOL}: start all ranks with the same build of the program"
             )
-        } else if *byte_order != ByteOrder::NATIVE {
+        } else if byte_order != BYTE_ORDER {
             format!(
-                "rank {rank} at {peer} is a {byte_order:?}-endian machine, but rank 0 {:?}-endian: all ranks need one byte order",
-                ByteOrder::NATIVE
+                "rank {rank} at {peer} is a {byte_order}-endian machine, but rank 0 {BYTE_ORDER}-endian: all ranks need one byte order"
             )
         } else {
             return Ok(());

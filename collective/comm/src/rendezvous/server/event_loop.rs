@@ -43,8 +43,6 @@ pub struct EventLoop {
     next: usize,
     /// Connections that may have more input than was read at a time.
     unfinished: Vec<usize>,
-    /// Messages for rank 0 that the other ranks must have before it.
-    held: Vec<Arc<[u8]>>,
     swept: Instant,
     secret: Secret,
     state: Arc<Mutex<ServerState>>,
@@ -63,7 +61,6 @@ impl EventLoop {
             connections: HashMap::new(),
             next: 0,
             unfinished: Vec::new(),
-            held: Vec::new(),
             swept: Instant::now(),
             secret,
             state,
@@ -195,21 +192,22 @@ impl EventLoop {
         }
     }
 
-    /// Sends the messages of the state.
+    /// Sends the messages of the state. The last ones wait until all output is sent.
     fn deliver(&mut self, state: &mut ServerState) {
-        for Outgoing { token, frame, last } in state.outbox.drain(..) {
-            if last {
-                self.held.push(frame);
-            } else if let Some(connection) = self.connections.get_mut(&token) {
-                connection.send(frame);
-            }
+        let (last, others): (Vec<_>, _) =
+            mem::take(&mut state.outbox).into_iter().partition(|outgoing| outgoing.last);
+        self.send(others);
+        if last.is_empty() || self.connections.values().all(Connection::is_flushed) {
+            self.send(last);
+        } else {
+            state.outbox = last;
         }
-        if !self.held.is_empty() && self.connections.values().all(Connection::is_flushed) {
-            let token = state.connection(0);
-            let rank_0 = token.and_then(|token| self.connections.get_mut(&token));
-            let held = mem::take(&mut self.held);
-            if let Some(connection) = rank_0 {
-                held.into_iter().for_each(|frame| connection.send(frame));
+    }
+
+    fn send(&mut self, messages: Vec<Outgoing>) {
+        for Outgoing { token, frame, .. } in messages {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.send(frame);
             }
         }
     }
