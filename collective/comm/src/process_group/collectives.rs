@@ -63,18 +63,9 @@ impl ProcessGroup {
     /// Those of [`ProcessGroup::all_reduce`].
     pub fn all_gather<T: Element>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
         let mut all = vec![T::zeroed(); mine.len() * self.world_size()];
-        self.all_gather_into(mine, &mut all)?;
-        Ok(self.cut(&all, mine.len()))
-    }
-
-    /// [`ProcessGroup::all_gather`] into `all`, which is `world_size` times as long as `mine`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if `all` has another length; those of [`ProcessGroup::all_reduce`].
-    pub fn all_gather_into<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
-        self.expect_length("all_gather_into", all.len(), mine.len())?;
         let spec = Call::new("all_gather", T::DTYPE, mine.len());
-        self.run(spec, |comm, call| comm.all_gather(call, cast_slice(mine), cast_slice_mut(all)))
+        self.run(spec, |comm, call| comm.all_gather(call, cast_slice(mine), cast_slice_mut(&mut all)))?;
+        Ok(self.cut(&all, mine.len()))
     }
 
     /// Every rank's `mine`, in rank order. The lengths may differ.
@@ -116,8 +107,14 @@ impl ProcessGroup {
     /// [`ProcessGroup::all_reduce`].
     pub fn scatter<T: Element>(&self, all: &[T], mine: &mut [T], root: usize) -> Result<()> {
         let all = if self.rank() == root { all } else { &[] };
-        if self.rank() == root {
-            self.expect_length("scatter", all.len(), mine.len())?;
+        let wanted = mine.len() * self.world_size();
+        if self.rank() == root && all.len() != wanted {
+            return Err(Error::Invalid(format!(
+                "scatter: the long buffer has {} elements; {} ranks with {} each need {wanted}",
+                all.len(),
+                self.world_size(),
+                mine.len()
+            )));
         }
         let spec = Call::new("scatter", T::DTYPE, mine.len()).root(root);
         self.run(spec, |comm, call| comm.scatter(call, cast_slice(all), cast_slice_mut(mine)))
@@ -179,16 +176,5 @@ impl ProcessGroup {
 
     fn cut<T: Element>(&self, all: &[T], length: usize) -> Vec<Vec<T>> {
         (0..self.world_size()).map(|rank| all[rank * length..(rank + 1) * length].to_vec()).collect()
-    }
-
-    fn expect_length(&self, operation: &str, all: usize, mine: usize) -> Result<()> {
-        let wanted = mine * self.world_size();
-        if all == wanted {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!(
-            "{operation}: the long buffer has {all} elements; {} ranks with {mine} each need {wanted}",
-            self.world_size()
-        )))
     }
 }
