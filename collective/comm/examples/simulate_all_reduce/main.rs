@@ -15,21 +15,8 @@
 //! `MASTER_PORT`. Rank 0 prints algorithm, ranks, bytes, median and minimum in ms, and number of rounds.
 //! `scripts/schedules` starts the ranks.
 
-// The schedules of the library, which are not public.
-#[path = "../../src/transport/tcp/chain.rs"]
-mod chain;
-#[path = "../../src/transport/tcp/chunks.rs"]
-mod chunks;
-#[path = "../../src/transport/tcp/flat.rs"]
-mod flat;
 mod network;
-#[allow(dead_code, reason = "the library uses it")]
-#[path = "../../src/transport/tcp/schedule.rs"]
-mod schedule;
 mod simulation;
-#[allow(dead_code, reason = "the library uses it")]
-#[path = "../../src/transport/tcp/tree.rs"]
-mod tree;
 
 use burn_ddp_comm::{
     InitMethod, Options, ProcessGroup, ReduceOp,
@@ -38,33 +25,6 @@ use burn_ddp_comm::{
 use network::Network;
 use simulation::{Placement, simulate};
 use std::{env, error::Error, time::Instant};
-
-/// What the schedules import of the library.
-mod communicator {
-    pub use burn_ddp_comm::World;
-}
-
-mod reduce {
-    use burn_ddp_comm::{DType, ReduceOp, World};
-
-    #[derive(Clone, Copy)]
-    pub struct Reduction {
-        pub dtype: DType,
-        pub op: ReduceOp,
-        pub world: World,
-    }
-
-    /// Size of the partial of one element, for sums of f32.
-    pub fn partial_size(dtype: DType, _: ReduceOp) -> usize {
-        dtype.size()
-    }
-}
-
-mod transport {
-    pub mod header {
-        pub const HEADER: usize = 64;
-    }
-}
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 

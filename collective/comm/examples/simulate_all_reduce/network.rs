@@ -4,8 +4,7 @@
 //! operations in MPICH". A message of N bytes takes α + βN (Hockney 1994, "The communication challenge for massively
 //! parallel computers"), each of its ends is busy for o (Culler et al. 1993, "LogP"), and reducing N bytes takes γN.
 
-use crate::chain;
-use burn_ddp_comm::transport::tcp::Algorithm;
+use burn_ddp_comm::transport::tcp::{Algorithm, chain};
 
 /// Most bytes that a rank of a chain forwards as one.
 const BURST: usize = chain::RING * chain::PIECE;

@@ -5,15 +5,15 @@
 //! order in which they were sent; see [`Network`] for what each takes. Socket buffers are unlimited, and nothing
 //! else uses the machines.
 
-use crate::{
-    chain, chunks, flat,
-    network::Network,
+use crate::network::Network;
+use burn_ddp_comm::{
+    DType, ReduceOp, World,
     reduce::Reduction,
-    schedule::{Arithmetic, Duplex, Part, Progress, Schedule, Transfer},
-    transport::header::HEADER,
-    tree,
+    transport::tcp::{
+        Algorithm,
+        schedule::{Arithmetic, Duplex, HEADER, Part, Progress, Schedule, Transfer},
+    },
 };
-use burn_ddp_comm::{DType, ReduceOp, World, transport::tcp::Algorithm};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
@@ -65,7 +65,7 @@ pub fn simulate(
     let rank = |rank| {
         let world = World { rank, size: ranks };
         let reduction = Reduction { dtype: DType::F32, op: ReduceOp::Sum, world };
-        Rank::new(schedule(algorithm, reduction, bytes / 4 * 4))
+        Rank::new(algorithm.schedule(reduction, bytes / 4 * 4))
     };
     let ranks: Vec<_> = (0..ranks).map(rank).collect();
     let result = Simulated {
@@ -88,21 +88,11 @@ pub fn simulate(
     .run()
 }
 
-/// One rank's part of an all-reduce, as the transport executes it.
-fn schedule(algorithm: Algorithm, reduction: Reduction, bytes: usize) -> Schedule<'static> {
-    match algorithm {
-        Algorithm::Flat => flat::reduce(reduction, bytes, None),
-        Algorithm::Tree => tree::reduce(reduction, bytes),
-        Algorithm::Chunks => chunks::reduce(reduction, bytes, |_| true),
-        Algorithm::Chain => chain::reduce(reduction, bytes),
-    }
-}
-
 /// Number of bytes that `transfer` may transfer now.
 fn allowed(transfer: &Transfer) -> usize {
     let Some(open) = transfer.open else { return 0 };
     let parts = transfer.parts.get(transfer.moved..open).unwrap_or_default();
-    HEADER - transfer.head + parts.iter().map(Part::len).sum::<usize>().saturating_sub(transfer.skip)
+    HEADER - transfer.head + parts.iter().map(Part::bytes).sum::<usize>().saturating_sub(transfer.skip)
 }
 
 /// Bytes that are forwarded as one: what Linux hands to a network interface at a time, at most.
@@ -143,7 +133,7 @@ struct Meter(usize);
 
 impl Arithmetic for Meter {
     fn reduce(&mut self, reduction: Reduction, _: &dyn Fn(usize) -> Part, out: Part) {
-        self.0 += (reduction.world.size - 1) * out.len();
+        self.0 += (reduction.world.size - 1) * out.bytes();
     }
 
     fn fold(&mut self, _: Reduction, own: Range<usize>, _: Range<usize>) {

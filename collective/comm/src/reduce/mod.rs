@@ -26,8 +26,9 @@ use kernel::{Folds, Partial};
 const BLOCK: usize = if cfg!(miri) { 16 } else { 1024 };
 
 /// What is computed over the ranks of a group.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reduction {
+pub struct Reduction {
     pub dtype: DType,
     pub op: ReduceOp,
     pub world: World,

@@ -43,7 +43,8 @@ impl Algorithm {
     }
 
     /// One rank's part of an all-reduce of `bytes` bytes.
-    pub(super) fn schedule(self, reduction: Reduction, bytes: usize) -> Schedule<'static> {
+    #[doc(hidden)]
+    pub fn schedule(self, reduction: Reduction, bytes: usize) -> Schedule<'static> {
         match self {
             Algorithm::Flat => flat::reduce(reduction, bytes, None),
             Algorithm::Tree => tree::reduce(reduction, bytes),

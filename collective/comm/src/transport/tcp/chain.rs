@@ -15,9 +15,9 @@ use crate::reduce::{Reduction, partial_size};
 ///
 /// A rank sends and receives each piece twice. Up to 2o/β bytes, o being the overhead of a message, that takes
 /// longer than the transfer; above, only the time from rank 0 to the last and back grows.
-pub(super) const PIECE: usize = 16 << 10;
+pub const PIECE: usize = 16 << 10;
 /// Number of pieces of partials that a rank keeps.
-pub(super) const RING: usize = 2;
+pub const RING: usize = 2;
 
 /// Reduces a buffer of `bytes` bytes on all ranks.
 pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {

@@ -53,7 +53,7 @@ impl Memory<'_> {
 impl Arithmetic for Memory<'_> {
     fn reduce(&mut self, reduction: Reduction, input: &dyn Fn(usize) -> Part, out: Part) {
         let Reduction { dtype, op, world } = reduction;
-        let bytes = out.len();
+        let bytes = out.bytes();
         let (user, scratch) = (self.user.as_mut_ptr(), self.scratch.as_mut_ptr());
         let (users, scratches) = (self.user.len(), self.scratch.len());
         let pointer = |part: Part| {

@@ -16,14 +16,16 @@
 //! do large all-reduces by machine, in another order.
 
 mod algorithm;
-mod chain;
+#[doc(hidden)]
+pub mod chain;
 mod chunks;
 pub(crate) mod connection_pool;
 mod duplex;
 mod flat;
 mod machines;
 mod ring;
-mod schedule;
+#[doc(hidden)]
+pub mod schedule;
 mod tree;
 
 pub use algorithm::Algorithm;

@@ -3,21 +3,23 @@
 //! A [`Schedule`] needs no connections and no memory. The transport executes it over sockets, and the example
 //! `simulate_all_reduce` in virtual time.
 
-use crate::{communicator::World, reduce::Reduction, transport::header::HEADER};
+pub use crate::transport::header::HEADER;
+
+use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 
 /// Size in bytes of the pieces of chunks and of a tree's broadcast.
-pub(super) const PIECE: usize = 128 << 10;
+pub const PIECE: usize = 128 << 10;
 
 /// A range of a call's memory.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub enum Part {
     User(Range<usize>),
     Scratch(Range<usize>),
 }
 
 impl Part {
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         match self {
             Part::User(range) | Part::Scratch(range) => range.len(),
         }
@@ -26,7 +28,7 @@ impl Part {
 
 /// One direction of a duplex: the header, then the parts.
 #[derive(Debug, Default)]
-pub(super) struct Transfer {
+pub struct Transfer {
     pub parts: Vec<Part>,
     /// Transferred bytes of the header.
     pub head: usize,
@@ -86,8 +88,8 @@ impl Transfer {
 
     /// Skips complete parts, including empty ones.
     fn skip_complete(&mut self) {
-        while let Some(part) = self.parts.get(self.moved).filter(|part| part.len() <= self.skip) {
-            self.skip -= part.len();
+        while let Some(part) = self.parts.get(self.moved).filter(|part| part.bytes() <= self.skip) {
+            self.skip -= part.bytes();
             self.moved += 1;
         }
     }
@@ -95,7 +97,7 @@ impl Transfer {
 
 /// Both directions between this rank and one peer during a call.
 #[derive(Debug)]
-pub(super) struct Duplex {
+pub struct Duplex {
     /// Rank in the group.
     pub peer: usize,
     pub send: Transfer,
@@ -109,10 +111,10 @@ impl Duplex {
 }
 
 /// Called at the beginning and after every progress: reduces received data and allows further transfers.
-pub(super) type Progress<'a> = Box<dyn FnMut(&mut dyn Arithmetic, &mut [Duplex]) + 'a>;
+pub type Progress<'a> = Box<dyn FnMut(&mut dyn Arithmetic, &mut [Duplex]) + 'a>;
 
 /// One rank's part of a call.
-pub(super) struct Schedule<'a> {
+pub struct Schedule<'a> {
     /// Bytes needed in addition to the caller's buffer.
     pub scratch: usize,
     pub duplexes: Vec<Duplex>,
@@ -144,12 +146,12 @@ impl<'a> Schedule<'a> {
 }
 
 /// All ranks but this one, from the next one on, so that not all ranks begin with the same peer.
-pub(super) fn peers(world: World) -> impl Iterator<Item = usize> {
+pub fn peers(world: World) -> impl Iterator<Item = usize> {
     (1..world.size).map(move |step| (world.rank + step) % world.size)
 }
 
 /// The computation of a schedule on parts of its memory.
-pub(super) trait Arithmetic {
+pub trait Arithmetic {
     /// Reduces the parts of all ranks into `out`, which may be one of them.
     fn reduce(&mut self, reduction: Reduction, input: &dyn Fn(usize) -> Part, out: Part);
     /// Folds this rank's elements at `own` in the caller's buffer into the partials at `partials` in scratch:
