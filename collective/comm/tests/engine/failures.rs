@@ -9,63 +9,51 @@ fn let_others_go_on() {
     thread::sleep(Duration::from_millis(300));
 }
 
+/// The errors of all ranks in every kind of world. A rank on which `act` succeeds fails in a later call.
+fn errors(size: usize, act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> Vec<Error> {
+    let failed = |group: ProcessGroup| act(&group).err().unwrap_or_else(|| first_error(&group));
+    KINDS.map(|kind| world(kind, size, options(), failed)).concat()
+}
+
 #[test]
 fn different_operations_are_a_mismatch_on_all_ranks() {
-    for kind in KINDS {
-        let errors = world(kind, 3, options(), |group| {
-            let result = if group.rank() == 1 {
-                group.broadcast(&mut [0f32; 4], 1)
-            } else {
-                group.all_reduce(&mut [0f32; 4], ReduceOp::Sum)
-            };
-            result.err().unwrap_or_else(|| first_error(&group))
-        });
-        for error in errors {
-            let text = error.to_string();
-            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-            assert!(text.contains("broadcast #1") && text.contains("all_reduce #1"), "{text}");
-            assert!(text.contains("rank 1"), "{text}");
-        }
+    let errors = errors(3, |group| match group.rank() {
+        1 => group.broadcast(&mut [0f32; 4], 1),
+        _ => group.all_reduce(&mut [0f32; 4], ReduceOp::Sum),
+    });
+    for error in errors {
+        let text = error.to_string();
+        assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+        assert!(text.contains("broadcast #1") && text.contains("all_reduce #1"), "{text}");
+        assert!(text.contains("rank 1"), "{text}");
     }
 }
 
 #[test]
 fn different_counts_types_and_reductions_are_a_mismatch() {
-    for kind in KINDS {
-        let differ: [fn(&ProcessGroup, bool) -> Result<()>; 4] = [
-            |group, odd| group.all_reduce(&mut vec![0f32; if odd { 5 } else { 4 }], ReduceOp::Sum),
-            |group, odd| match odd {
-                true => group.all_reduce(&mut [0f32; 4], ReduceOp::Sum),
-                false => group.all_reduce(&mut [0i32; 4], ReduceOp::Sum),
-            },
-            |group, odd| group.all_reduce(&mut [0f32; 4], if odd { ReduceOp::Max } else { ReduceOp::Sum }),
-            |group, odd| group.all_gather(&vec![0u8; if odd { 100_000 } else { 3 }]).map(drop),
-        ];
-        for call in differ {
-            let errors = world(kind, 4, options(), |group| {
-                // A rank may still be in the barrier when the others fail after it.
-                let result = group.barrier().and_then(|()| call(&group, group.rank() == 2));
-                result.err().unwrap_or_else(|| first_error(&group))
-            });
-            for error in &errors {
-                assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-                assert!(error.to_string().contains("rank 2"), "{error}");
-            }
+    let differ: [fn(&ProcessGroup, bool) -> Result<()>; 4] = [
+        |group, odd| group.all_reduce(&mut vec![0f32; if odd { 5 } else { 4 }], ReduceOp::Sum),
+        |group, odd| match odd {
+            true => group.all_reduce(&mut [0f32; 4], ReduceOp::Sum),
+            false => group.all_reduce(&mut [0i32; 4], ReduceOp::Sum),
+        },
+        |group, odd| group.all_reduce(&mut [0f32; 4], if odd { ReduceOp::Max } else { ReduceOp::Sum }),
+        |group, odd| group.all_gather(&vec![0u8; if odd { 100_000 } else { 3 }]).map(drop),
+    ];
+    for call in differ {
+        // A rank may still be in the barrier when the others fail after it.
+        for error in errors(4, |group| group.barrier().and_then(|()| call(group, group.rank() == 2))) {
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+            assert!(error.to_string().contains("rank 2"), "{error}");
         }
     }
 }
 
 #[test]
 fn different_roots_are_a_mismatch() {
-    for kind in KINDS {
-        let errors = world(kind, 2, options(), |group| {
-            let result = group.broadcast(&mut [1f32; 4], group.rank());
-            result.err().unwrap_or_else(|| first_error(&group))
-        });
-        for error in errors {
-            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-            assert!(error.to_string().contains("root 0") && error.to_string().contains("root 1"), "{error}");
-        }
+    for error in errors(2, |group| group.broadcast(&mut [1f32; 4], group.rank())) {
+        assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+        assert!(error.to_string().contains("root 0") && error.to_string().contains("root 1"), "{error}");
     }
 }
 
@@ -187,21 +175,13 @@ fn after_destroy_calls_fail() {
 
 #[test]
 fn messages_that_differ_in_length_are_a_mismatch() {
-    for kind in KINDS {
-        let errors = world(kind, 2, options(), |group| {
-            let result = match group.rank() {
-                0 => group.send(&[1u8; 10], 1),
-                _ => group.recv(&mut [0u8; 11], 0),
-            };
-            result.err().unwrap_or_else(|| first_error(&group))
-        });
-        for error in errors {
-            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-            assert!(
-                error.to_string().contains("10 x U8") && error.to_string().contains("11 x U8"),
-                "{error}"
-            );
-        }
+    let errors = errors(2, |group| match group.rank() {
+        0 => group.send(&[1u8; 10], 1),
+        _ => group.recv(&mut [0u8; 11], 0),
+    });
+    for error in errors {
+        assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+        assert!(error.to_string().contains("10 x U8") && error.to_string().contains("11 x U8"), "{error}");
     }
 }
 
@@ -229,21 +209,15 @@ fn a_missing_message_names_the_sender() {
 
 #[test]
 fn a_failure_in_one_group_fails_all_groups() {
-    for kind in KINDS {
-        let errors = world(kind, 4, options(), |group| {
-            let half = group.split(group.rank() as u64 / 2, 0).unwrap();
-            group.barrier().unwrap();
-            let_others_go_on();
-            let count = if group.rank() == 3 { 2 } else { 1 };
-            let result = half.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
-            result.err().unwrap_or_else(|| first_error(&group))
-        });
-        for error in errors {
-            assert!(
-                matches!(error.cause(), Error::Mismatch { rank_a: 2 | 3, rank_b: 2 | 3, .. }),
-                "{error:?}"
-            );
-        }
+    let errors = errors(4, |group| {
+        let half = group.split(group.rank() as u64 / 2, 0).unwrap();
+        group.barrier().unwrap();
+        let_others_go_on();
+        let count = if group.rank() == 3 { 2 } else { 1 };
+        half.all_reduce(&mut vec![0f32; count], ReduceOp::Sum)
+    });
+    for error in errors {
+        assert!(matches!(error.cause(), Error::Mismatch { rank_a: 2 | 3, rank_b: 2 | 3, .. }), "{error:?}");
     }
 }
 
@@ -258,16 +232,14 @@ fn a_call_on_the_same_group_inside_a_background_call_is_rejected() {
 
 #[test]
 fn a_panic_in_the_background_fails_the_group_everywhere() {
-    for kind in KINDS {
-        let errors = world(kind, 2, options(), |group| {
-            if group.rank() == 1 {
-                let work = group.start(|_| -> Result<()> { panic!("on purpose") }).unwrap();
-                assert!(work.wait().is_err());
-            }
-            group.barrier().unwrap_err()
-        });
-        for error in errors {
-            assert!(error.to_string().contains("a background operation panicked"), "{error}");
+    let errors = errors(2, |group| {
+        if group.rank() == 1 {
+            let work = group.start(|_| -> Result<()> { panic!("on purpose") }).unwrap();
+            assert!(work.wait().is_err());
         }
+        Err(group.barrier().unwrap_err())
+    });
+    for error in errors {
+        assert!(error.to_string().contains("a background operation panicked"), "{error}");
     }
 }

@@ -188,24 +188,6 @@ fn invalid_arguments_are_rejected_before_anything_is_opened() {
     assert!(solo.broadcast(&mut [0u8], 1).unwrap_err().to_string().contains("root 1"));
 }
 
-#[test]
-fn ranks_rendezvous_through_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("job");
-    // The file of an earlier job must be ignored.
-    std::fs::write(&path, "127.0.0.1:1\nold secret\n").unwrap();
-    let sums = ranks(3, |rank| {
-        let method = InitMethod::File(path.clone());
-        let options = Options::default().rank(rank).world_size(3).rendezvous_timeout(Duration::from_secs(30));
-        let group = ProcessGroup::init(method, options).unwrap();
-        let mut sum = [rank as i64];
-        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-        sum[0]
-    });
-    assert_eq!(sums, [3, 3, 3]);
-    assert!(!path.exists());
-}
-
 /// The wait for rank 0, and that of rank 0 for the others.
 #[test]
 fn ranks_that_have_joined_are_told_that_rank_0_gave_up() {

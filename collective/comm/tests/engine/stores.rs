@@ -40,6 +40,17 @@ fn ranks_rendezvous_through_any_store() {
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }
 
+#[test]
+fn ranks_rendezvous_through_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job");
+    // The file of an earlier job must be ignored.
+    fs::write(&path, "127.0.0.1:1\nold secret\n").unwrap();
+    let method = InitMethod::File(path.clone());
+    assert_eq!(sums(3, |options| ProcessGroup::init(method.clone(), options).unwrap()), [3, 3, 3]);
+    assert!(!path.exists());
+}
+
 /// A user's store with only the required methods.
 #[derive(Debug)]
 struct Slow(HashStore);

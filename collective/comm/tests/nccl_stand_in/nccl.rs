@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 const SUCCESS: c_int = 0;
 const INTERNAL_ERROR: c_int = 3;
@@ -43,8 +42,6 @@ struct Comm {
     folder: PathBuf,
     sequence: AtomicU64,
     queue: Mutex<Option<Sender<Queued>>>,
-    /// Whether its functions block, from its configuration.
-    blocking: bool,
     /// Number of calls that enqueued work.
     calls: AtomicU64,
 }
@@ -115,7 +112,9 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     config: *mut Config,
 ) -> c_int {
     let config = unsafe { &*config };
-    if config.magic != 0xcafebeef || config.size != 24 || config.version != 21400 || rank >= size {
+    let known = config.magic == 0xcafebeef && config.size == 24 && config.version == 21400;
+    // The transport uses blocking communicators only.
+    if !known || config.blocking != 1 || rank >= size {
         return INVALID_ARGUMENT;
     }
     let end = id.0.iter().position(|b| *b == 0).unwrap_or(128);
@@ -130,7 +129,6 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         folder,
         sequence: AtomicU64::new(0),
         queue: Mutex::new(Some(queue)),
-        blocking: config.blocking != 0,
         calls: AtomicU64::new(0),
     });
     note(format!("Init {rank}/{size}"));
@@ -157,7 +155,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             }
         }
     });
-    let code = if comm.blocking { comm.settle() } else { IN_PROGRESS };
+    let code = comm.settle();
     unsafe { *out = Arc::into_raw(comm).cast_mut().cast() };
     code
 }
@@ -191,7 +189,7 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: *mut c_void) -> c_int {
             comm.state.store(SUCCESS, SeqCst);
         }
     });
-    if caller.blocking { caller.settle() } else { IN_PROGRESS }
+    caller.settle()
 }
 
 #[unsafe(no_mangle)]
@@ -217,11 +215,10 @@ pub unsafe extern "C" fn ncclCommAbort(comm: *mut c_void) -> c_int {
 fn sweep(folder: &Path, size: c_int) {
     static LEAVING: Mutex<()> = Mutex::new(());
     let _one = LEAVING.lock().unwrap();
-    let began = Instant::now();
     let count = folder.join("out");
     let out = fs::read_to_string(&count).ok().and_then(|n| n.parse::<c_int>().ok()).unwrap_or(0) + 1;
     let _ = fs::write(&count, out.to_string());
-    if out >= size && began.elapsed() < Duration::from_secs(60) {
+    if out >= size {
         let _ = fs::remove_dir_all(folder);
     }
 }

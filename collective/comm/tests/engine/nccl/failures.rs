@@ -68,24 +68,6 @@ fn a_call_that_blocks_in_nccl_times_out() {
 }
 
 #[test]
-fn aborting_the_group_ends_a_call_that_blocks_in_nccl() {
-    let stand_in = StandIn::of(&[("block_at", -1, 1)]).unwrap();
-    world(Kind::Thread, 2, options(), |group| {
-        attach(&group, &stand_in);
-        let clone = group.clone();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(300));
-                clone.abort("enough");
-            });
-            let begun = Instant::now();
-            assert!(collective(&group, &SUM, &[1.0f32]).is_err());
-            assert!(begun.elapsed() < Duration::from_secs(30));
-        });
-    });
-}
-
-#[test]
 fn an_asynchronous_error_ends_the_group() {
     for kind in [Kind::Thread, Kind::Shm] {
         let error = all_fail(kind, &[("error_at", 2, 2)], Duration::from_secs(60)).to_string();
@@ -151,25 +133,27 @@ fn an_absent_rank_is_named() {
 }
 
 #[test]
-fn aborting_the_group_ends_work_on_the_device() {
-    let stand_in = StandIn::of(&[("hang_at", -1, 1)]).unwrap();
-    world(Kind::Thread, 2, options(), |group| {
-        attach(&group, &stand_in);
-        let (clone, rank) = (group.clone(), group.rank());
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(300));
-                if rank == 1 {
-                    clone.abort("enough");
-                }
+fn aborting_the_group_ends_calls_that_block_in_nccl_and_work_on_the_device() {
+    for fault in ["block_at", "hang_at"] {
+        let stand_in = StandIn::of(&[(fault, -1, 1)]).unwrap();
+        world(Kind::Thread, 2, options(), |group| {
+            attach(&group, &stand_in);
+            let (clone, rank) = (group.clone(), group.rank());
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    if rank == 1 {
+                        clone.abort("enough");
+                    }
+                });
+                let begun = Instant::now();
+                assert!(collective(&group, &SUM, &[1.0f32]).is_err());
+                assert!(begun.elapsed() < Duration::from_secs(30));
             });
-            let begun = Instant::now();
-            assert!(collective(&group, &SUM, &[1.0f32]).is_err());
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            let cause = cause(&group);
+            assert!(matches!(&cause, Error::PeerLost { rank: 1, reason } if reason == "enough"), "{cause}");
         });
-        let cause = cause(&group);
-        assert!(matches!(&cause, Error::PeerLost { rank: 1, reason } if reason == "enough"), "{cause}");
-    });
+    }
 }
 
 /// Rank 1 begins after rank 0 has started three calls.

@@ -1,6 +1,7 @@
 //! The transport `nccl` with a stand-in for the library, for worlds of threads and of processes.
 //!
-//! Initialisation, order of calls, results, errors, time-outs and aborts.
+//! Initialisation, order of calls, results, errors, time-outs and aborts. Destroying a group waits for its threads, so
+//! that a test can read the log.
 
 mod failures;
 pub mod killed;
@@ -9,9 +10,3 @@ mod site;
 mod start;
 
 use crate::common;
-use burn_ddp_comm::ProcessGroup;
-
-/// Destroys the group, which waits for its threads, so that a test can read the log.
-fn leave(group: ProcessGroup) {
-    group.destroy();
-}

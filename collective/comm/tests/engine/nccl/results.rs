@@ -2,7 +2,6 @@
 
 use super::{
     common::{Kind, options, world},
-    leave,
     site::{HostSite, Op, StandIn, attach, cause, collective, site},
 };
 use burn_ddp_comm::{
@@ -69,7 +68,7 @@ fn collectives_equal_a_serial_reference_in_worlds_of_one_to_eight() {
             all::<u8>(&group, |x| x as u8, small);
             let mean = collective(&group, &Op::AllReduce(ReduceOp::Mean), &[group.rank() as f32]).unwrap();
             assert_eq!(mean, [(n - 1) as f32 / 2.0]);
-            leave(group);
+            group.destroy();
         });
     }
 }
@@ -86,7 +85,7 @@ fn nccl_works_with_every_control_plane() {
             let mut host = [1i64];
             group.all_reduce(&mut host, ReduceOp::Sum).unwrap();
             assert_eq!(host, [4]);
-            leave(group);
+            group.destroy();
         });
     }
 }
@@ -105,7 +104,7 @@ fn sub_groups_have_their_own_communicator() {
         drop(half);
         let sum = collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
         assert_eq!(sum, [4.0]);
-        leave(group);
+        group.destroy();
     });
     let ids = stand_in.log().iter().filter(|line| *line == "GetUniqueId").count();
     assert_eq!(ids, 3);
@@ -159,7 +158,7 @@ fn started_calls_hold_the_device_only_on_request() {
             pending.wait().unwrap();
         }
         assert_eq!(held.load(Ordering::SeqCst), 4);
-        leave(group);
+        group.destroy();
     });
 }
 
@@ -177,7 +176,7 @@ fn another_thread_enqueues_placed_calls() {
             pending.wait().unwrap();
         }
         assert_eq!(collective(&group, &Op::AllGather, &[1u8]).unwrap(), [1, 1]);
-        leave(group);
+        group.destroy();
     });
 }
 
@@ -222,7 +221,7 @@ fn enqueue_in_order(settings: &[(&str, i32, u64)]) {
         let inside = group.start(|group| collective(group, &Op::AllGather, &[1u8])).unwrap();
         collective(&other, &Op::Broadcast(0), &[1.0f32]).unwrap();
         assert_eq!(inside.wait().unwrap(), [1, 1]);
-        leave(group);
+        group.destroy();
     });
     for rank in 0..2 {
         let calls = stand_in.calls(rank);

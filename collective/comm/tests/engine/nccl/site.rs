@@ -88,7 +88,7 @@ impl StandIn {
 #[derive(Debug)]
 pub struct HostSite {
     pub stand_in: Arc<StandIn>,
-    pub identity: String,
+    pub identity: Result<String>,
     /// Whether the device orders streams.
     pub orders: bool,
     /// Number of events that the device was made to wait for.
@@ -100,7 +100,7 @@ impl DeviceSite for HostSite {
         "pretended:0".into()
     }
     fn identity(&self) -> Result<String> {
-        Ok(self.identity.clone())
+        self.identity.clone()
     }
     fn library(&self) -> Result<&'static Library> {
         Ok(self.stand_in.library)
@@ -108,36 +108,24 @@ impl DeviceSite for HostSite {
     fn stream(&self) -> Result<Arc<dyn Stream>> {
         // SAFETY: the type is that of the stand-in's function.
         let pending = unsafe { self.stand_in.symbols.get(b"standInPending") }.unwrap();
-        let (given, handle) = (AtomicI64::new(0), Box::new(0));
-        let counts = Arc::new(Counts { pending: *pending, handle, given, held: self.held.clone() });
-        Ok(Arc::new(HostStream { counts, orders: self.orders }))
-    }
-}
-
-#[derive(Debug)]
-struct Counts {
-    pending: unsafe extern "C" fn(*mut c_void) -> i64,
-    /// Its address is the handle of the stream.
-    handle: Box<u8>,
-    given: AtomicI64,
-    held: Arc<AtomicI64>,
-}
-
-impl Counts {
-    fn handle(&self) -> *mut c_void {
-        (&raw const *self.handle).cast_mut().cast()
+        let (pending, held, orders) = (*pending, self.held.clone(), self.orders);
+        Ok(Arc::new(HostStream { pending, address: Box::new(0), given: AtomicI64::new(0), held, orders }))
     }
 }
 
 #[derive(Debug)]
 struct HostStream {
-    counts: Arc<Counts>,
+    pending: unsafe extern "C" fn(*mut c_void) -> i64,
+    /// Its address is the handle of the stream.
+    address: Box<u8>,
+    given: AtomicI64,
+    held: Arc<AtomicI64>,
     orders: bool,
 }
 
 impl Stream for HostStream {
     fn handle(&self) -> *mut c_void {
-        self.counts.handle()
+        (&raw const *self.address).cast_mut().cast()
     }
     fn enter(&self) -> Result<()> {
         Ok(())
@@ -147,8 +135,8 @@ impl Stream for HostStream {
         Ok(())
     }
     fn record_event(self: Arc<Self>) -> Result<Arc<dyn Event>> {
-        let number = self.counts.given.fetch_add(1, Ordering::SeqCst) + 1;
-        Ok(Arc::new(HostEvent { counts: self.counts.clone(), number }))
+        let number = self.given.fetch_add(1, Ordering::SeqCst) + 1;
+        Ok(Arc::new(HostEvent { stream: self, number }))
     }
     fn orders_device(&self) -> bool {
         self.orders
@@ -157,18 +145,18 @@ impl Stream for HostStream {
 
 #[derive(Debug)]
 struct HostEvent {
-    counts: Arc<Counts>,
+    stream: Arc<HostStream>,
     number: i64,
 }
 
 impl Event for HostEvent {
     fn is_complete(&self) -> Result<bool> {
         // SAFETY: it only returns a number.
-        let pending = unsafe { (self.counts.pending)(self.counts.handle()) };
-        Ok(self.counts.given.load(Ordering::SeqCst) - pending >= self.number)
+        let pending = unsafe { (self.stream.pending)(self.stream.handle()) };
+        Ok(self.stream.given.load(Ordering::SeqCst) - pending >= self.number)
     }
     fn hold_device(&self) -> Result<()> {
-        self.counts.held.fetch_add(1, Ordering::SeqCst);
+        self.stream.held.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -181,7 +169,7 @@ pub fn site(stand_in: &Arc<StandIn>, rank: usize) -> Result<Arc<dyn DeviceSite>,
 impl HostSite {
     pub fn new(stand_in: &Arc<StandIn>, identity: String) -> Self {
         // Tests in other threads have devices of their own.
-        let identity = format!("{identity} of {:p}", Arc::as_ptr(stand_in));
+        let identity = Ok(format!("{identity} of {:p}", Arc::as_ptr(stand_in)));
         HostSite { stand_in: stand_in.clone(), identity, orders: true, held: Arc::default() }
     }
 }

@@ -2,11 +2,10 @@
 
 use super::{
     common::{Kind, options, world},
-    leave,
     site::{HostSite, Op, StandIn, attach, collective, site},
 };
 use burn_ddp_comm::{
-    DevicePath, ReduceOp,
+    DevicePath, Error, ReduceOp, Result,
     communicator::World,
     transport::nccl::{Event, Library, NcclCommunicator, Stream},
 };
@@ -24,7 +23,7 @@ fn rank_0_creates_the_id_and_all_ranks_shut_down_in_order() {
             attach(&group, &stand_in);
             collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
             collective(&group, &Op::AllGather, &[1.0f32]).unwrap();
-            leave(group);
+            group.destroy();
         });
         let log = stand_in.log();
         assert_eq!(log[0], "GetUniqueId");
@@ -105,7 +104,7 @@ fn a_slow_init_succeeds() {
     let stand_in = StandIn::of(&[("slow_init", 1, 700)]).unwrap();
     world(Kind::Shm, 2, options(), |group| {
         attach(&group, &stand_in);
-        leave(group);
+        group.destroy();
     });
 }
 
@@ -144,7 +143,7 @@ fn shutdown_waits_a_bounded_time_for_an_absent_rank() {
     world(Kind::Thread, 2, options(), |group| {
         attach(&group, &stand_in);
         collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
-        leave(group);
+        group.destroy();
     });
     assert!(begun.elapsed() < Duration::from_secs(60));
     for rank in 0..2 {
@@ -154,25 +153,11 @@ fn shutdown_waits_a_bounded_time_for_an_absent_rank() {
 
 #[test]
 fn all_ranks_use_the_host_if_a_device_has_no_identity() {
-    #[derive(Debug)]
-    struct Broken(HostSite);
-    impl burn_ddp_comm::transport::nccl::DeviceSite for Broken {
-        fn name(&self) -> String {
-            self.0.name()
-        }
-        fn identity(&self) -> burn_ddp_comm::Result<String> {
-            Err(burn_ddp_comm::Error::Invalid("its driver is gone".into()))
-        }
-        fn library(&self) -> burn_ddp_comm::Result<&'static burn_ddp_comm::transport::nccl::Library> {
-            self.0.library()
-        }
-        fn stream(&self) -> burn_ddp_comm::Result<Arc<dyn burn_ddp_comm::transport::nccl::Stream>> {
-            self.0.stream()
-        }
-    }
     let stand_in = StandIn::new();
     let why = refused(2, |group| {
-        group.attach(Ok(Arc::new(Broken(HostSite::new(&stand_in, String::new()))))).unwrap()
+        let identity = Err(Error::Invalid("its driver is gone".into()));
+        let broken = HostSite { identity, ..HostSite::new(&stand_in, String::new()) };
+        group.attach(Ok(Arc::new(broken))).unwrap()
     });
     assert_eq!(why, "rank 0: its driver is gone");
 }
@@ -190,13 +175,13 @@ fn the_real_library_loads_and_fails_cleanly_without_a_gpu() {
         fn handle(&self) -> *mut c_void {
             std::ptr::null_mut()
         }
-        fn enter(&self) -> burn_ddp_comm::Result<()> {
+        fn enter(&self) -> Result<()> {
             Ok(())
         }
-        fn wait_for_device(&self) -> burn_ddp_comm::Result<()> {
+        fn wait_for_device(&self) -> Result<()> {
             unreachable!("there is no communicator")
         }
-        fn record_event(self: Arc<Self>) -> burn_ddp_comm::Result<Arc<dyn Event>> {
+        fn record_event(self: Arc<Self>) -> Result<Arc<dyn Event>> {
             unreachable!("there is no communicator")
         }
         fn orders_device(&self) -> bool {
