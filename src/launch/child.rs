@@ -19,7 +19,8 @@ use std::{
 /// signals to its group cannot reach other processes.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
+    /// The child process, for its pipes.
+    pub child: Child,
     /// Whether it is in the launcher's process group: only the foreground group may read the terminal.
     foreground: bool,
 }
@@ -37,11 +38,6 @@ impl Process {
         end_with_launcher(&mut command);
         let child = command.spawn().with_context(|| why(command.get_program()))?;
         Ok(Process { child, foreground })
-    }
-
-    /// The child process, for its pipes.
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.child
     }
 
     /// The argument of kill(2) that addresses the process and its group.

@@ -10,6 +10,7 @@ use crate::process::{
     auto_batch::{self, MAX_HALVINGS},
     exit::{BATCH_TOO_LARGE, LAUNCHED},
 };
+use anyhow::Result;
 use collective::{SECRET, Secret};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -50,13 +51,21 @@ pub struct Round {
 }
 
 impl Round {
-    /// The detector of its failures, which are repaired with [`Recover::Live`] while restarts are left.
-    pub fn detector(&self) -> FailureDetector {
+    /// Begins the round: rank 0 will listen at `master_port`, or at a free port.
+    ///
+    /// Returns the detector of its failures, which are repaired with [`Recover::Live`] while restarts are left.
+    ///
+    /// # Errors
+    /// If the system has no free port.
+    pub fn begin(&mut self, master_port: Option<u16>) -> Result<FailureDetector> {
         let replacements = match self.recover {
             Recover::Restart => 0,
             Recover::Live => self.max_restarts.saturating_sub(self.failures()),
         };
-        FailureDetector::new(self.world_size(), replacements)
+        let mut detector = FailureDetector::new(self.world_size(), replacements);
+        let master_port = master_port.map_or_else(|| detector.reserve_port(), Ok)?;
+        self.generation = Generation { number: 0, master_port };
+        Ok(detector)
     }
 
     /// Number of restarts and replacements after failures, which `max_restarts` limits.

@@ -1,14 +1,15 @@
 //! Determines which failure ends a round, and with `--recover live` which failures are repaired: ranks that have failed
 //! are replaced, while the others keep their processes.
 //!
-//! Pure state, without processes or a clock. It runs in the launcher of a job on one machine, and in the coordinator of a
+//! It has no processes and no clock. It runs in the launcher of a job on one machine, and in the coordinator of a
 //! job on several.
 
 use super::{
     generation::{FromRank, Generation},
     outcome::{Decision, ExitReason, Failure, News, Outcome},
+    port::ReservedPort,
 };
-use crate::process::exit::OTHER_RANK_FAILED;
+use anyhow::Result;
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
@@ -28,27 +29,20 @@ const UNAWARE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct FailureDetector {
     world_size: usize,
-    /// Number of ranks that have not ended.
-    running: usize,
-    /// The first outcome that ends the round at once.
-    first: Option<Outcome>,
-    /// A rank that failed because of another rank, and how long to wait for that other rank's failure.
-    consequence: Option<(Failure, Instant)>,
-    /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
-    /// step.
-    stopped: Option<(Failure, i32, Instant)>,
+    /// Outcomes after which the group cannot be complete again, and when they arrived.
+    ended: Vec<(Outcome, Instant)>,
     generation: usize,
     /// The last generation that may begin.
     last_generation: usize,
+    /// Where rank 0 listens in the current generation, unless the user has chosen the port.
+    port: Option<ReservedPort>,
     /// Ranks that can meet in another generation.
     ready: BTreeSet<usize>,
-    /// Ranks that wait for the next generation, and since when.
+    /// Ranks that wait for the next generation, and since when the first of them does.
     waiting: BTreeSet<usize>,
     since: Option<Instant>,
     /// Failures to repair, since the last generation began.
     failed: Vec<Failure>,
-    /// Whether a rank has ended in another way, so that the group cannot be complete again.
-    over: bool,
     /// The next [`Decision::Kill`].
     kill_after: Duration,
 }
@@ -56,60 +50,62 @@ pub struct FailureDetector {
 impl FailureDetector {
     /// A round of `ranks` ranks on all machines, in which up to `replacements` generations may follow the first one.
     pub fn new(ranks: usize, replacements: usize) -> Self {
-        Self {
-            world_size: ranks,
-            running: ranks,
-            last_generation: replacements,
-            kill_after: STOPPED,
-            ..Self::default()
-        }
+        Self { world_size: ranks, last_generation: replacements, kill_after: STOPPED, ..Self::default() }
+    }
+
+    /// Reserves the port of a generation, in place of that of the one before.
+    ///
+    /// # Errors
+    /// If the system has no free port.
+    pub fn reserve_port(&mut self) -> Result<u16> {
+        Ok(self.port.insert(ReservedPort::new()?).number)
     }
 
     /// What is to be done, if anything.
-    pub fn decide(&mut self, now: Instant) -> Option<Decision> {
-        self.repair(now).or_else(|| self.outcome(now).map(Decision::End))
+    ///
+    /// # Errors
+    /// Those of [`Self::reserve_port`].
+    pub fn decide(&mut self, now: Instant) -> Result<Option<Decision>> {
+        Ok(self.repair(now)?.or_else(|| self.outcome(now).map(Decision::End)))
     }
 
     /// Records news of the round.
     pub fn observe(&mut self, news: News, now: Instant) {
-        let outcome = match news {
-            News::Message(rank, message) => return self.hear(rank, message, now),
+        match news {
+            News::Message(rank, message) => self.hear(rank, message, now),
             News::Outcome(Outcome::Failed(failure)) if self.is_repairable(&failure) => {
                 self.waiting.remove(&failure.rank);
-                return self.failed.push(failure);
+                self.failed.push(failure);
             }
-            News::Outcome(outcome) => outcome,
-        };
-        self.over = true;
-        let failure = match outcome {
-            Outcome::Done => return self.running = self.running.saturating_sub(1),
-            Outcome::Failed(failure) => failure,
-            Outcome::Stopped { .. } | Outcome::Lost { .. } => {
-                self.first.get_or_insert(outcome);
-                return;
-            }
-        };
-        self.running = self.running.saturating_sub(1);
-        if failure.how == ExitReason::Exited(OTHER_RANK_FAILED.into()) {
-            self.consequence.get_or_insert((failure, now + AFTER_FAILURE));
-        } else if let Some(signal) = failure.how.stop_signal() {
-            self.stopped.get_or_insert((failure, signal, now + AFTER_SIGNAL));
-        } else {
-            self.first.get_or_insert(Outcome::Failed(failure));
+            News::Outcome(outcome) => self.ended.push((outcome, now)),
         }
     }
 
     /// The outcome of the round, if it is decided.
     fn outcome(&self, now: Instant) -> Option<Outcome> {
-        let all = self.running == 0;
-        if self.first.is_some() {
-            return self.first.clone();
+        let all = self.ended.len() >= self.world_size;
+        let (mut consequence, mut stopped) = (None, None);
+        for (outcome, at) in &self.ended {
+            let how = match outcome {
+                Outcome::Done => continue,
+                Outcome::Failed(failure) => Some(failure.how),
+                Outcome::Stopped { .. } | Outcome::Lost { .. } => None,
+            };
+            if how.is_some_and(ExitReason::is_consequence) {
+                // The failure of the other rank may still arrive.
+                consequence.get_or_insert((outcome, *at + AFTER_FAILURE));
+            } else if let Some(signal) = how.and_then(ExitReason::stop_signal) {
+                // The others may finish the same step.
+                stopped.get_or_insert((outcome, signal, *at + AFTER_SIGNAL));
+            } else {
+                return Some(outcome.clone());
+            }
         }
-        match (&self.consequence, &self.stopped) {
-            (Some((failure, until)), _) => (all || now > *until).then(|| Outcome::Failed(failure.clone())),
-            (None, Some((_, signal, _))) if all => Some(Outcome::Stopped { signal: *signal }),
+        match (consequence, stopped) {
+            (Some((failure, until)), _) => (all || now > until).then(|| failure.clone()),
+            (None, Some((_, signal, _))) if all => Some(Outcome::Stopped { signal }),
             // The others were not asked to stop: this rank did not exit together with them.
-            (None, Some((failure, _, until))) => (now > *until).then(|| Outcome::Failed(failure.clone())),
+            (None, Some((failure, _, until))) => (now > until).then(|| failure.clone()),
             (None, None) => all.then_some(Outcome::Done),
         }
     }
@@ -128,25 +124,20 @@ impl FailureDetector {
     }
 
     fn is_repairable(&self, failure: &Failure) -> bool {
-        // The rank has found that its state cannot be kept.
-        let gives_up = failure.how == ExitReason::Exited(OTHER_RANK_FAILED.into());
-        let stopped = failure.how.stop_signal().is_some();
         let mut others = (0..self.world_size).filter(|rank| *rank != failure.rank);
-        let all_ready = others.all(|rank| self.ready.contains(&rank));
         self.generation < self.last_generation
             && self.world_size > 1
-            && all_ready
-            && !gives_up
-            && !stopped
-            && !self.over
+            && others.all(|rank| self.ready.contains(&rank))
+            // Otherwise the rank has found that its state cannot be kept.
+            && !failure.how.is_consequence()
+            && failure.how.stop_signal().is_none()
+            && self.ended.is_empty()
     }
 
     /// What is to be done now so that the group can be complete again.
-    ///
-    /// The port of a generation is still to be reserved.
-    fn repair(&mut self, now: Instant) -> Option<Decision> {
-        if self.over {
-            return None;
+    fn repair(&mut self, now: Instant) -> Result<Option<Decision>> {
+        if !self.ended.is_empty() {
+            return Ok(None);
         }
         let all_wait = self.waiting.len() == self.world_size && self.generation < self.last_generation;
         if !self.failed.is_empty() || all_wait {
@@ -154,22 +145,23 @@ impl FailureDetector {
             self.waiting.clear();
             (self.since, self.kill_after) = (None, STOPPED);
             let failures = std::mem::take(&mut self.failed);
-            let generation = Generation { number: self.generation, master_port: 0 };
-            return Some(Decision::Replace { generation, failures });
+            let generation = Generation { number: self.generation, master_port: self.reserve_port()? };
+            return Ok(Some(Decision::Replace { generation, failures }));
         }
         let only_stopped = self.kill_after == STOPPED;
         if self.since.is_none_or(|since| now < since + self.kill_after) {
-            return None;
+            return Ok(None);
         }
         self.kill_after = if only_stopped { UNAWARE } else { 2 * self.kill_after };
         let ranks = (0..self.world_size).filter(|rank| !self.waiting.contains(rank)).collect();
-        Some(Decision::Kill { ranks, only_stopped })
+        Ok(Some(Decision::Kill { ranks, only_stopped }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::exit::OTHER_RANK_FAILED;
 
     #[test]
     fn the_first_cause_ends_a_round_and_a_consequence_waits_for_it() {
@@ -209,6 +201,10 @@ mod tests {
         (live, now)
     }
 
+    fn repair(live: &mut FailureDetector, now: Instant) -> Option<Decision> {
+        live.repair(now).expect("a free port")
+    }
+
     fn replaced(repair: Option<Decision>) -> (usize, Vec<usize>) {
         let Some(Decision::Replace { generation, failures }) = repair else { panic!("{repair:?}") };
         (generation.number, failures.iter().map(|failure| failure.rank).collect())
@@ -218,7 +214,7 @@ mod tests {
     fn other_ends_are_not_repaired() {
         let is_repaired = |live: &mut FailureDetector, outcome, now| {
             live.observe(News::Outcome(outcome), now);
-            live.repair(now).is_some()
+            repair(live, now).is_some()
         };
         for how in [OTHER_RANK_FAILED.into(), 128 + libc::SIGTERM].map(ExitReason::Exited) {
             let (mut live, now) = started(2, 5);
@@ -240,22 +236,22 @@ mod tests {
         let (mut live, now) = started(3, 5);
         live.hear(0, FromRank::Lost(0), now);
         live.hear(2, FromRank::Lost(0), now);
-        assert_eq!(live.repair(now), None);
+        assert_eq!(repair(&mut live, now), None);
         let kill = |only_stopped| Some(Decision::Kill { ranks: vec![1], only_stopped });
-        assert_eq!(live.repair(now + STOPPED), kill(true));
-        assert_eq!(live.repair(now + STOPPED), None);
-        assert_eq!(live.repair(now + UNAWARE), kill(false));
+        assert_eq!(repair(&mut live, now + STOPPED), kill(true));
+        assert_eq!(repair(&mut live, now + STOPPED), None);
+        assert_eq!(repair(&mut live, now + UNAWARE), kill(false));
         live.observe(News::Outcome(killed(1)), now);
-        assert_eq!(replaced(live.repair(now + UNAWARE)), (1, vec![1]));
+        assert_eq!(replaced(repair(&mut live, now + UNAWARE)), (1, vec![1]));
         // A message of the last generation is late.
         live.hear(0, FromRank::Lost(0), now);
-        assert_eq!(live.repair(now + 2 * UNAWARE), None);
+        assert_eq!(repair(&mut live, now + 2 * UNAWARE), None);
     }
 
     #[test]
     fn a_group_that_has_lost_no_rank_meets_again() {
         let (mut live, now) = started(2, 1);
         (0..2).for_each(|rank| live.hear(rank, FromRank::Lost(0), now));
-        assert_eq!(replaced(live.repair(now)), (1, vec![]));
+        assert_eq!(replaced(repair(&mut live, now)), (1, vec![]));
     }
 }

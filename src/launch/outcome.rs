@@ -1,11 +1,7 @@
 //! News and outcome of a round, what the launchers of all machines do because of them, and the message and exit code.
 
-use super::{
-    generation::{FromRank, Generation},
-    port::ReservedPort,
-};
+use super::generation::{FromRank, Generation};
 use crate::process::{console::eprint_line, exit, stop};
-use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
@@ -54,6 +50,11 @@ impl ExitReason {
             ExitReason::Exited(code) => exit::stop_signal(code),
             ExitReason::Killed(_) | ExitReason::Stopped(_) => None,
         }
+    }
+
+    /// Whether the rank failed because of another rank.
+    pub fn is_consequence(self) -> bool {
+        self == ExitReason::Exited(exit::OTHER_RANK_FAILED.into())
     }
 
     /// The exit code for this failure, as a shell reports it.
@@ -132,19 +133,6 @@ pub enum Decision {
     Replace { generation: Generation, failures: Vec<Failure> },
     /// Kill these ranks, or those of them that are stopped, so that the group can be complete again.
     Kill { ranks: Vec<usize>, only_stopped: bool },
-}
-
-impl Decision {
-    /// Reserves the port of a generation that begins, in place of that of the one before.
-    ///
-    /// # Errors
-    /// If the system has no free port.
-    pub fn reserve_port(&mut self, reserved: &mut Option<ReservedPort>) -> Result<()> {
-        if let Decision::Replace { generation, .. } = self {
-            generation.master_port = reserved.insert(ReservedPort::new()?).number;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write, stderr, stdout},
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Stdio},
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
@@ -70,19 +70,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files in `folder`. If it
-    /// replaces another process, the files of that are continued.
+    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files. If it replaces another
+    /// process, the files of that are continued.
     ///
     /// # Errors
-    /// If a file cannot be created. The error names it.
-    pub fn start(
-        child: &mut Child,
-        rank: usize,
-        output: &Output,
-        folder: Option<&Path>,
-        replaces: bool,
-    ) -> Result<Self> {
-        let mut listener = Listener::default();
+    /// If a file or its folder cannot be created. The error names it.
+    pub fn start(child: &mut Child, rank: usize, output: &Output, round: &Round) -> Result<Self> {
+        let (mut listener, folder) = (Listener::default(), output.folder(round)?);
+        let (folder, replaces) = (folder.as_deref(), round.generation.number > 0);
         let out = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let err = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let to_out: WriteLine = |line| stdout().lock().write_all(line).and_then(|()| stdout().flush());

@@ -3,7 +3,7 @@
 use super::{
     child::{Guard, Process},
     environment::{Recover, Round},
-    generation::LineSocket,
+    generation::{Generation, LineSocket},
     job::Job,
     outcome::{ExitReason, Failure, News, Outcome},
     output::Listener,
@@ -11,8 +11,8 @@ use super::{
 use crate::process::{console::eprint_line, stop};
 use anyhow::{Context, Result};
 use std::{
+    cell::Cell,
     io::{IsTerminal, stdin},
-    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -31,65 +31,49 @@ struct Rank {
     listener: Listener,
     /// Connection for messages about generations, with `--recover live`.
     socket: Option<LineSocket>,
-    reported: bool,
+    /// Whether its outcome was reported.
+    reported: Cell<bool>,
 }
 
 /// The running ranks. Dropping it kills them and the processes that they have started.
 #[derive(Debug)]
-pub struct Ranks {
+pub struct Ranks<'a> {
     // Dropped in this order: the guard must outlive the ranks.
     ranks: Vec<Rank>,
     guard: Guard,
     began: Instant,
-    world_size: usize,
-    place: String,
-    /// Folder of the output files.
-    folder: Option<PathBuf>,
+    job: &'a Job,
+    round: &'a mut Round,
     /// Whether a stop signal was reported.
     signalled: bool,
-    /// A rank that is stopped, by which signal, and for how long it was observed so.
+    /// A rank that is stopped, and for how long it was observed so.
     ///
     /// Observed time, and not elapsed time: a scheduler that suspends the job stops the launcher, too.
-    halted: Option<(usize, i32, Duration)>,
+    halted: Option<(usize, Duration)>,
 }
 
-impl Ranks {
+impl<'a> Ranks<'a> {
     /// Starts all ranks. Stops starting further ones after a stop signal.
     ///
     /// # Errors
     /// If the program cannot be started or an output file or folder cannot be created. The error names it.
-    pub fn start(job: &Job, round: &Round) -> Result<Self> {
-        let folder = job.output.folder(round)?;
-        if let Some(folder) = &folder {
+    pub fn start(job: &'a Job, round: &'a mut Round) -> Result<Self> {
+        if let Some(folder) = job.output.folder(round)? {
             eprint_line(&format!("log files of this job: {}", folder.display()));
         }
-        let place = match round.sizes.len() {
-            1 => String::new(),
-            _ => format!(" on node {} ({})", round.node, collective::host()),
-        };
-        let mut ranks = Ranks {
-            ranks: Vec::new(),
-            guard: Guard::start(),
-            began: Instant::now(),
-            world_size: round.world_size(),
-            place,
-            folder,
-            signalled: false,
-            halted: None,
-        };
-        for local_rank in 0..round.local_world_size() {
-            if stop::signal().is_some() {
-                break;
-            }
-            let rank = ranks.start_rank(job, round, round.first_rank() + local_rank)?;
+        let local_ranks = round.first_rank()..round.first_rank() + round.local_world_size();
+        let (guard, began) = (Guard::start(), Instant::now());
+        let mut ranks = Ranks { ranks: Vec::new(), guard, began, job, round, signalled: false, halted: None };
+        for rank in local_ranks.take_while(|_| stop::signal().is_none()) {
+            let rank = ranks.start_rank(rank)?;
             ranks.ranks.push(rank);
         }
         Ok(ranks)
     }
 
     /// Starts the process of `rank`.
-    fn start_rank(&mut self, job: &Job, round: &Round, rank: usize) -> Result<Rank> {
-        let replaces = round.generation.number > 0;
+    fn start_rank(&mut self, rank: usize) -> Result<Rank> {
+        let (job, round) = (self.job, &*self.round);
         let mut command = Command::new(&job.program);
         command.args(&job.args).envs(job.variables.iter().cloned());
         round.describe(&mut command, rank - round.first_rank(), &job.master_addr, &job.secret);
@@ -107,71 +91,73 @@ impl Ranks {
         };
         let mut process = Process::start(command, foreground).with_context(|| format!("rank {rank}"))?;
         self.guard.add(process.target());
-        let folder = self.folder.as_deref();
-        let listener = Listener::start(process.child(), rank, &job.output, folder, replaces)?;
-        Ok(Rank { rank, process, listener, socket: passed.map(|(socket, _)| socket), reported: false })
+        let listener = Listener::start(&mut process.child, rank, &job.output, round)?;
+        Ok(Rank {
+            rank,
+            process,
+            listener,
+            socket: passed.map(|(socket, _)| socket),
+            reported: Cell::default(),
+        })
     }
 
-    /// Begins the generation of `round`: reports the ranks that have failed, starts new processes in place of those on this
-    /// machine, and tells all others.
+    /// Begins a generation: reports the ranks that have failed, starts new processes in place of those on this machine,
+    /// and tells all others.
     ///
     /// # Errors
     /// Those of [`Ranks::start`].
-    pub fn replace(&mut self, job: &Job, round: &Round, failures: Vec<Failure>) -> Result<()> {
-        let consequence = format!("replacing it, restart {} of {}", round.failures(), round.max_restarts);
+    pub fn replace(&mut self, generation: Generation, failures: Vec<Failure>) -> Result<()> {
+        self.round.generation = generation;
+        let (restart, max_restarts) = (self.round.failures(), self.round.max_restarts);
+        let consequence = format!("replacing it, restart {restart} of {max_restarts}");
         for failure in failures {
             let rank = failure.rank;
             Outcome::Failed(failure).report(&consequence);
             if let Some(at) = self.ranks.iter().position(|one| one.rank == rank) {
-                let new = self.start_rank(job, round, rank)?;
+                let new = self.start_rank(rank)?;
                 // Reaped at the end of this block, after the guard has forgotten its number.
                 let _old = std::mem::replace(&mut self.ranks[at], new);
                 self.guard.set(self.ranks.iter().map(|rank| rank.process.target()));
             }
         }
         for socket in self.ranks.iter_mut().filter_map(|rank| rank.socket.as_mut()) {
-            socket.send(&round.generation);
+            socket.send(&generation);
         }
         Ok(())
     }
 
     /// Kills those of `ranks` that run on this machine, or that are stopped there.
     pub fn kill(&self, ranks: &[usize], only_stopped: bool) {
-        let stopped: Vec<usize> = self.stopped().map(|(rank, _)| rank).collect();
-        let chosen =
-            |one: &&Rank| ranks.contains(&one.rank) && (!only_stopped || stopped.contains(&one.rank));
-        self.ranks.iter().filter(chosen).for_each(|one| one.process.signal(libc::SIGKILL));
+        for Rank { process, .. } in self.ranks.iter().filter(|one| ranks.contains(&one.rank)) {
+            if !only_stopped || process.stopped().is_some() {
+                process.signal(libc::SIGKILL);
+            }
+        }
     }
 
-    /// News since the last call, `poll` ago: messages of the ranks, then their outcomes.
-    pub fn news(&mut self, poll: Duration) -> Vec<News> {
+    /// News since the last call, a polling interval ago: messages of the ranks, then their outcomes.
+    pub fn news(&mut self) -> Vec<News> {
         let mut news = Vec::new();
         for Rank { rank, socket, .. } in &mut self.ranks {
             let messages = socket.iter_mut().flat_map(|socket| std::iter::from_fn(|| socket.receive()));
             news.extend(messages.map(|message| News::Message(*rank, message)));
         }
-        news.extend(self.outcomes(poll).into_iter().map(News::Outcome));
+        news.extend(self.outcomes().into_iter().map(News::Outcome));
         news
     }
 
     /// A stop signal, then the ranks that have ended or stay stopped.
-    fn outcomes(&mut self, poll: Duration) -> Vec<Outcome> {
+    fn outcomes(&mut self) -> Vec<Outcome> {
         let signal = stop::signal().filter(|_| !self.signalled);
         self.signalled |= signal.is_some();
         let mut outcomes: Vec<_> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();
-        let mut ended = Vec::new();
-        for rank in self.ranks.iter_mut().filter(|rank| !rank.reported) {
-            if let Some(how) = rank.process.poll() {
-                rank.reported = true;
-                ended.push((rank.rank, how));
-            }
+        for rank in self.ranks.iter().filter(|rank| !rank.reported.get()) {
+            let Some(ended) = rank.process.poll() else { continue };
+            rank.reported.set(true);
+            outcomes.push(ended.map_or_else(|how| self.failure(rank, how), |()| Outcome::Done));
         }
-        outcomes.extend(ended.into_iter().map(|(rank, how)| match how {
-            Ok(()) => Outcome::Done,
-            Err(how) => self.failure(rank, how),
-        }));
         if outcomes.is_empty() {
-            outcomes.extend(self.halted(poll));
+            outcomes.extend(self.halted());
         }
         outcomes
     }
@@ -179,20 +165,15 @@ impl Ranks {
     /// The failure of a rank that has been stopped for too long.
     ///
     /// Ranks that wait for it in a collective time out by themselves, but ranks that have ended do not.
-    fn halted(&mut self, poll: Duration) -> Option<Outcome> {
+    fn halted(&mut self) -> Option<Outcome> {
+        let before = self.halted.take();
+        let (rank, signal) = self.ranks.iter().find_map(|rank| Some((rank, rank.process.stopped()?)))?;
+        let seen = before.filter(|(before, _)| *before == rank.rank).map(|(_, seen)| seen + self.job.poll);
         // A single rank may be stopped for any time.
-        let stopped = self.stopped().next().filter(|_| self.world_size > 1);
-        self.halted = stopped.map(|(rank, signal)| match self.halted {
-            Some((before, _, seen)) if before == rank => (rank, signal, seen + poll),
-            Some(_) | None => (rank, signal, Duration::ZERO),
-        });
-        let (rank, signal, _) = self.halted.filter(|(_, _, seen)| *seen > STOPPED)?;
-        Some(self.failure(rank, ExitReason::Stopped(signal)))
-    }
-
-    /// The ranks that are stopped, with the signal.
-    fn stopped(&self) -> impl Iterator<Item = (usize, i32)> {
-        self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.process.stopped()?)))
+        let is_over = self.round.world_size() > 1 && seen.is_some_and(|seen| seen > STOPPED);
+        let failure = is_over.then(|| self.failure(rank, ExitReason::Stopped(signal)));
+        self.halted = Some((rank.rank, seen.unwrap_or_default()));
+        failure
     }
 
     /// Whether all ranks of this machine have ended.
@@ -201,15 +182,21 @@ impl Ranks {
     }
 
     /// Describes the failure of a rank.
-    fn failure(&self, rank: usize, how: ExitReason) -> Outcome {
+    fn failure(&self, Rank { rank, listener, .. }: &Rank, how: ExitReason) -> Outcome {
         let seconds = self.began.elapsed().as_secs_f64();
-        let listener = self.ranks.iter().find(|one| one.rank == rank).map(|one| &one.listener);
-        let (last_lines, log) = listener.map_or((Vec::new(), None), |listener| {
-            listener.finish(Instant::now() + OUTPUT_GRACE);
-            (listener.last_lines(), listener.log.clone())
-        });
-        let (world_size, place) = (self.world_size, self.place.clone());
-        Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log })
+        listener.finish(Instant::now() + OUTPUT_GRACE);
+        Outcome::Failed(Failure {
+            rank: *rank,
+            world_size: self.round.world_size(),
+            place: match self.round.sizes.len() {
+                1 => String::new(),
+                _ => format!(" on node {} ({})", self.round.node, collective::host()),
+            },
+            how,
+            seconds,
+            last_lines: listener.last_lines(),
+            log: listener.log.clone(),
+        })
     }
 
     /// Waits at most this time, or until a second stop signal, for all ranks to end.
@@ -249,19 +236,16 @@ impl Ranks {
 mod tests {
     use super::*;
 
-    fn sleepers(count: usize) -> Result<Ranks> {
-        let mut job = Job::new("sleep", vec!["60".into()], count);
-        job.output.prefixed = true;
-        Ranks::start(&job, &job.round)
-    }
-
     /// The outcome after several checks of ranks, the first of which is stopped before the third check.
     fn watched(count: usize) -> Result<Option<Outcome>> {
-        let mut ranks = sleepers(count)?;
-        let look = |ranks: &mut Ranks| ranks.outcomes(Duration::from_secs(30)).pop();
+        let mut job = Job { poll: Duration::from_secs(30), ..Job::new("sleep", vec!["60".into()], count) };
+        job.output.prefixed = true;
+        let mut round = job.round.clone();
+        let mut ranks = Ranks::start(&job, &mut round)?;
+        let look = |ranks: &mut Ranks<'_>| ranks.outcomes().pop();
         assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
         ranks.ranks[0].process.signal(libc::SIGSTOP);
-        while ranks.stopped().next().is_none() {
+        while ranks.ranks[0].process.stopped().is_none() {
             thread::sleep(Duration::from_millis(10));
         }
         assert_eq!((look(&mut ranks), look(&mut ranks), look(&mut ranks)), (None, None, None));

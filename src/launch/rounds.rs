@@ -3,12 +3,10 @@
 use super::{
     environment::Round,
     failure_detector::{AFTER_FAILURE, AFTER_SIGNAL},
-    generation::Generation,
     job::Job,
     nodes::{Agent, CoordinatorServer},
     nproc,
     outcome::{Decision, News, Outcome},
-    port::ReservedPort,
     ranks::Ranks,
 };
 use crate::process::stop::{self, GracefulShutdown};
@@ -59,10 +57,12 @@ fn conclude(ending: &Outcome, round: &mut Round) -> Option<ExitCode> {
 fn on_this_machine(job: &Job) -> Result<ExitCode> {
     let mut round = job.round.clone();
     loop {
-        let reserved = if job.master_port.is_none() { Some(ReservedPort::new()?) } else { None };
-        let master_port = reserved.as_ref().map(|port| port.number).or(job.master_port).unwrap_or(0);
-        round.generation = Generation { number: 0, master_port };
-        let ending = run_round(job, &mut round, None)?;
+        let mut detector = round.begin(job.master_port)?;
+        let ending = run_round(job, &mut round, |news| {
+            let now = Instant::now();
+            news.into_iter().for_each(|news| detector.observe(news, now));
+            detector.decide(now)
+        })?;
         if let Some(code) = conclude(&ending, &mut round) {
             return Ok(code);
         }
@@ -81,7 +81,11 @@ fn on_nodes(job: &Job) -> Result<ExitCode> {
         let Some(mut round) = agent.join(job.node, job.round.world_size())? else {
             return Ok(stopped());
         };
-        let ending = match run_round(job, &mut round, Some(&mut agent)) {
+        let ended = run_round(job, &mut round, |news| {
+            news.into_iter().for_each(|news| agent.tell(news));
+            Ok(agent.decision())
+        });
+        let ending = match ended {
             Ok(ending) => ending,
             Err(error) => {
                 let reason = format!("cannot start its ranks: {error:#}");
@@ -105,39 +109,23 @@ fn open_coordinator(job: &Job, address: &str) -> Result<CoordinatorServer> {
     CoordinatorServer::start(listener, job)
 }
 
-/// Runs one round on this machine, together with the other machines if there is an `agent`: starts the ranks, watches
-/// them, and ends all of them when one fails.
+/// Runs one round on this machine: starts the ranks, watches them, and does what `decide` decides because of their news,
+/// until it ends the round.
 ///
 /// `round` counts the generations.
 ///
 /// # Errors
-/// If a rank cannot be started.
-fn run_round(job: &Job, round: &mut Round, mut agent: Option<&mut Agent>) -> Result<Outcome> {
+/// Those of `decide`, or if a rank cannot be started.
+fn run_round(
+    job: &Job,
+    round: &mut Round,
+    mut decide: impl FnMut(Vec<News>) -> Result<Option<Decision>>,
+) -> Result<Outcome> {
     let mut ranks = Ranks::start(job, round)?;
-    let mut detector = round.detector();
-    // Holds the port of a later generation of a job on this machine.
-    let mut reserved = None;
     let ending = loop {
-        let news = ranks.news(job.poll).into_iter();
-        let decision = match &mut agent {
-            Some(agent) => {
-                news.for_each(|news| agent.tell(news));
-                agent.decision()
-            }
-            None => {
-                let now = Instant::now();
-                news.for_each(|news| detector.observe(news, now));
-                let mut decision = detector.decide(now);
-                decision.iter_mut().try_for_each(|decision| decision.reserve_port(&mut reserved))?;
-                decision
-            }
-        };
-        match decision {
+        match decide(ranks.news())? {
             Some(Decision::End(ending)) => break ending,
-            Some(Decision::Replace { generation, failures }) => {
-                round.generation = generation;
-                ranks.replace(job, round, failures)?;
-            }
+            Some(Decision::Replace { generation, failures }) => ranks.replace(generation, failures)?,
             Some(Decision::Kill { ranks: late, only_stopped }) => ranks.kill(&late, only_stopped),
             None => thread::sleep(job.poll),
         }

@@ -4,10 +4,8 @@ use super::{
     super::{
         environment::Round,
         failure_detector::FailureDetector,
-        generation::Generation,
         job::Job,
         outcome::{Decision, News, Outcome},
-        port::ReservedPort,
     },
     FromCoordinator, Join, Rules, ToCoordinator,
 };
@@ -29,8 +27,6 @@ pub struct Coordinator {
     members: Option<(Vec<Id>, FailureDetector)>,
     /// The current round or the next one, from node 0's view.
     round: Round,
-    /// Master port of the current generation.
-    port: Option<ReservedPort>,
     /// Time since which no round has run, and since which there have been enough machines for the next.
     since: Instant,
     enough: Option<Instant>,
@@ -45,7 +41,6 @@ impl Coordinator {
             nodes: BTreeMap::new(),
             members: None,
             round: job.round.clone(),
-            port: None,
             since: now,
             enough: None,
         }
@@ -89,9 +84,12 @@ impl Coordinator {
     }
 
     /// The members of the next round in node order, if it can begin.
-    fn begin(&mut self, now: Instant) -> Option<Vec<Id>> {
+    ///
+    /// # Errors
+    /// If there is no free port.
+    fn begin(&mut self, now: Instant) -> Result<Option<Vec<Id>>> {
         if self.members.is_some() {
-            return None;
+            return Ok(None);
         }
         let mut ready: Vec<_> = self.nodes.iter_mut().map(|(id, (join, waits))| (*id, join, waits)).collect();
         ready.sort_unstable_by_key(|(_, join, _)| join.node);
@@ -100,18 +98,18 @@ impl Coordinator {
         let complete = has_rendezvous && ready.iter().all(|(.., waits)| **waits);
         if !complete || ready.len() < self.rules.min {
             self.enough = None;
-            return None;
+            return Ok(None);
         }
         let enough = *self.enough.get_or_insert(now);
         if ready.len() < self.rules.max && now < enough + self.rules.last_call {
-            return None;
+            return Ok(None);
         }
         self.enough = None;
         ready.iter_mut().for_each(|(.., waits)| **waits = false);
         let members: Vec<Id> = ready.iter().map(|(id, ..)| *id).collect();
         self.round.sizes = ready.into_iter().map(|(_, join, _)| join.ranks).collect();
-        self.members = Some((members.clone(), self.round.detector()));
-        Some(members)
+        self.members = Some((members.clone(), self.round.begin(None)?));
+        Ok(Some(members))
     }
 
     /// The reason why no round will begin, if the time-out has expired.
@@ -165,10 +163,10 @@ impl Coordinator {
     /// # Errors
     /// If the time-out has expired, or there is no free port.
     fn advance(&mut self, now: Instant) -> Result<()> {
-        let members = self.members.as_mut();
-        let decided = members.and_then(|(members, detector)| Some((members.clone(), detector.decide(now)?)));
-        if let Some((members, mut decision)) = decided {
-            decision.reserve_port(&mut self.port)?;
+        if let Some((members, detector)) = &mut self.members
+            && let Some(decision) = detector.decide(now)?
+        {
+            let members = members.clone();
             match &decision {
                 Decision::End(ending) => {
                     self.round.restart(ending);
@@ -180,9 +178,7 @@ impl Coordinator {
             let decided = FromCoordinator::Decided(decision);
             members.into_iter().for_each(|id| self.tell(id, &decided));
         }
-        if let Some(members) = self.begin(now) {
-            let master_port = self.port.insert(ReservedPort::new()?).number;
-            self.round.generation = Generation { number: 0, master_port };
+        if let Some(members) = self.begin(now)? {
             for (node, id) in members.into_iter().enumerate() {
                 self.tell(id, &FromCoordinator::Begin(Round { node, ..self.round.clone() }));
             }
