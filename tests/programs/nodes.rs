@@ -4,7 +4,7 @@ use crate::common::{
     Outcome, finish, free_port,
     launched::{launch, signal, sorted, start, wait_until},
 };
-use std::{collections::BTreeSet, fs, process::Child};
+use std::{collections::BTreeSet, fs, net::TcpStream, process::Child, thread, time::Duration};
 
 fn node(nnodes: &str, node: usize, port: u16, more: &str, script: &str) -> Child {
     let flags = format!(
@@ -132,4 +132,28 @@ fn a_node_that_waits_for_node_0_can_be_stopped() {
     });
     signal(lonely.id(), libc::SIGTERM);
     assert_eq!(finish(lonely).code, Some(128 + libc::SIGTERM));
+}
+
+#[test]
+fn idle_connections_are_limited_and_do_not_keep_a_node_out() {
+    let port = free_port();
+    let first = node("2", 0, port, "", "true");
+    let connect = || TcpStream::connect(("127.0.0.1", port));
+    wait_until("node 0 listens", || connect().is_ok());
+    let threads = || fs::read_dir(format!("/proc/{}/task", first.id())).map_or(0, Iterator::count);
+    let mut most = 0;
+    let idle: Vec<_> = (0..1500)
+        .map(|_| {
+            most = most.max(threads());
+            connect().expect("a place in the backlog")
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(200));
+    most = most.max(threads());
+    // The limit is 1024, besides the threads of a launcher.
+    assert!(most < 1100, "{most} threads for {} connections", idle.len());
+    let second = node("2", 1, port, "", "true");
+    for node in [first, second] {
+        finish(node).succeeded();
+    }
 }
