@@ -55,7 +55,7 @@ pub struct Overlap {
 }
 
 fn ratio(text: &str) -> Result<f64, String> {
-    burn_ddp::context::values::bounded(text, "a number from 0.01 to 100", |x| (0.01..=100.0).contains(&x))
+    burn_ddp::context::values::number("a number from 0.01 to 100", |x| (0.01..=100.0).contains(&x))(text)
 }
 
 /// One line of the table; times are medians over steps of the slowest rank's.

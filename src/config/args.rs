@@ -79,8 +79,7 @@ pub struct TrainerArgs {
     pub valid_split: f64,
     /// Data loader threads; 0 builds batches between steps
     #[arg(
-        long, default_value_t = 1, value_name = "N", value_parser = |text: &str| whole(text, 0..=256),
-        help_heading = "Data"
+        long, default_value_t = 1, value_name = "N", value_parser = whole(0..=256), help_heading = "Data"
     )]
     pub workers: usize,
 

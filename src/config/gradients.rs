@@ -1,11 +1,12 @@
 //! Flags for gradient accumulation, clipping and synchronisation.
 
 use crate::{
-    context::values::{bounded, positive, probability, up_to},
+    context::values::{number, positive, probability, whole},
     process::auto_batch,
 };
 use clap::Args;
 use collective::{
+    Error,
     gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
     local_sgd::LocalSgd,
     precision::Precision,
@@ -69,7 +70,8 @@ impl GradientArgs {
         ReducerOptions {
             buckets: BucketSizes { first: bytes(self.first_bucket_mb), rest: bytes(self.bucket_cap_mb) },
             overlap: !self.no_overlap,
-            hook: self.grad_compression.hook(),
+            // The parser of the flag has validated the value.
+            hook: self.grad_compression.hook().ok().flatten(),
             precision: self.precision,
             shard_optimizer: self.shard_optimizer,
         }
@@ -86,14 +88,13 @@ pub enum Compression {
 }
 
 impl Compression {
-    fn hook(self) -> Option<Arc<dyn CommHook>> {
-        match self {
+    fn hook(self) -> Result<Option<Arc<dyn CommHook>>, Error> {
+        Ok(match self {
             Compression::None => None,
             Compression::Half(half) => Some(Arc::new(half)),
-            // The parser of the flag has validated the value.
-            Compression::TopK(ratio) => TopK::new(ratio).ok().map(|hook| Arc::new(hook) as _),
-            Compression::PowerSgd(rank) => PowerSgd::new(rank).ok().map(|hook| Arc::new(hook) as _),
-        }
+            Compression::TopK(ratio) => Some(Arc::new(TopK::new(ratio)?)),
+            Compression::PowerSgd(rank) => Some(Arc::new(PowerSgd::new(rank)?)),
+        })
     }
 
     /// Whether the hook keeps error-feedback state between steps.
@@ -107,21 +108,19 @@ impl FromStr for Compression {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
-        let unknown = || "expected none, bf16, fp16, topk, topk:RATIO, powersgd or powersgd:RANK".to_string();
-        match (name, value) {
-            ("none", None) => Ok(Compression::None),
-            ("bf16", None) => Ok(Compression::Half(HalfPrecision::Bf16)),
-            ("fp16", None) => Ok(Compression::Half(HalfPrecision::Fp16)),
-            ("topk", value) => {
-                let ratio = value.map_or(Ok(TopK::RATIO), |value| value.parse().map_err(|_| unknown()))?;
-                TopK::new(ratio).map(|_| Compression::TopK(ratio)).map_err(|error| error.to_string())
-            }
-            ("powersgd", value) => {
-                let rank = value.map_or(Ok(PowerSgd::RANK), |value| value.parse().map_err(|_| unknown()))?;
-                PowerSgd::new(rank).map(|_| Compression::PowerSgd(rank)).map_err(|error| error.to_string())
-            }
-            _ => Err(unknown()),
-        }
+        let parsed = match (name, value) {
+            ("none", None) => Some(Compression::None),
+            ("bf16", None) => Some(Compression::Half(HalfPrecision::Bf16)),
+            ("fp16", None) => Some(Compression::Half(HalfPrecision::Fp16)),
+            ("topk", None) => Some(Compression::TopK(TopK::RATIO)),
+            ("topk", Some(ratio)) => ratio.parse().ok().map(Compression::TopK),
+            ("powersgd", None) => Some(Compression::PowerSgd(PowerSgd::RANK)),
+            ("powersgd", Some(rank)) => rank.parse().ok().map(Compression::PowerSgd),
+            _ => None,
+        };
+        let parsed =
+            parsed.ok_or("expected none, bf16, fp16, topk, topk:RATIO, powersgd or powersgd:RANK")?;
+        parsed.hook().map(|_| parsed).map_err(|error| error.to_string())
     }
 }
 
@@ -144,11 +143,11 @@ impl Serialize for Compression {
 
 /// Parser of `--grad-accum-steps`, multiplied for `--auto-batch`.
 fn accum_steps(text: &str) -> Result<usize, String> {
-    Ok(up_to(1_000_000)(text)? * auto_batch::divisor()?)
+    Ok(whole(1..=1_000_000)(text)? * auto_batch::divisor()?)
 }
 
 fn above_zero(text: &str) -> Result<f64, String> {
-    bounded(text, "a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)
+    number("a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)(text)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Flags for training length, learning rate and the learning-rate range test.
 
-use crate::context::values::{bounded, whole};
+use crate::context::values::{number, whole};
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::lr::LrSchedule;
@@ -12,12 +12,19 @@ use std::str::FromStr;
 #[command(next_help_heading = "Training")]
 pub struct RateArgs {
     /// Epochs of learning-rate warm-up; --warmup-start-factor sets its first rate
-    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = warmup_epochs)]
+    #[arg(
+        long, default_value_t = 0.0, value_name = "EPOCHS",
+        value_parser = number("a number from 0 to 1e6", |epochs| (0.0..=1e6).contains(&epochs))
+    )]
     pub warmup_epochs: f64,
     /// Warm-up start, relative to the learning rate, as in PyTorch's LinearLR
     ///
     /// By default the warm-up starts from --lr if --scale-lr raises the rate, otherwise from 1/3.
-    #[arg(long, value_name = "F", value_parser = start_factor)]
+    // The values that PyTorch's `LinearLR` accepts.
+    #[arg(
+        long, value_name = "F",
+        value_parser = number("a number above 0 and at most 1", |factor| factor > 0.0 && factor <= 1.0)
+    )]
     pub warmup_start_factor: Option<f64>,
     /// Learning-rate schedule: constant, one-cycle:PCT_START or cosine
     ///
@@ -90,16 +97,6 @@ pub struct LrPlan {
     pub total_steps: usize,
 }
 
-/// Parses a length of the warm-up.
-fn warmup_epochs(text: &str) -> Result<f64, String> {
-    bounded(text, "a number from 0 to 1e6", |epochs| (0.0..=1e6).contains(&epochs))
-}
-
-/// Parses a start factor that PyTorch's `LinearLR` accepts.
-fn start_factor(text: &str) -> Result<f64, String> {
-    bounded(text, "a number above 0 and at most 1", |factor| factor > 0.0 && factor <= 1.0)
-}
-
 /// Value of `--epochs`: a number of epochs, possibly fractional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epochs(f64);
@@ -125,8 +122,8 @@ impl FromStr for Epochs {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let what = "a number above 0, such as 3 or 0.5";
-        bounded(text, what, |epochs| epochs > 0.0 && epochs <= 1e9).map(Epochs)
+        let parse = number("a number above 0, such as 3 or 0.5", |epochs| epochs > 0.0 && epochs <= 1e9);
+        parse(text).map(Epochs)
     }
 }
 
@@ -154,7 +151,7 @@ pub struct FindLrArgs {
     pub find_lr: Option<LrRange>,
     /// Maximum number of optimizer steps of --find-lr
     #[arg(
-        long, default_value_t = 100, value_name = "N", value_parser = |text: &str| whole(text, 10..=1_000_000)
+        long, default_value_t = 100, value_name = "N", value_parser = whole(10..=1_000_000)
     )]
     pub find_lr_steps: usize,
 }

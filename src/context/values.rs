@@ -31,29 +31,23 @@ pub enum DpReduceArg {
 /// # Errors
 /// If `s` is not such a number.
 pub fn positive(s: &str) -> Result<usize, String> {
-    whole(s, 1..=1_000_000_000)
+    whole(1..=1_000_000_000)(s)
 }
 
-/// Parses an integer in `range`.
-///
-/// # Errors
-/// If `s` is not such a number.
-pub fn whole(s: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
-    let number = s.parse().ok().filter(|n| range.contains(n));
-    number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+/// Returns a parser of integers in `range`.
+pub fn whole(range: RangeInclusive<usize>) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |s| {
+        let number = s.parse().ok().filter(|n| range.contains(n));
+        number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+    }
 }
 
-/// Returns a parser of integers from 1 to `max`.
-pub fn up_to(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
-    move |s| whole(s, 1..=max)
-}
-
-/// Parses a finite number that satisfies `fits`.
-///
-/// # Errors
-/// If `s` is not such a number. `what` describes the expected range in the error.
-pub fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, String> {
-    s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x)).ok_or_else(|| format!("expected {what}"))
+/// Returns a parser of finite numbers that satisfy `fits`. `what` describes them in errors.
+pub fn number(what: &'static str, fits: fn(f64) -> bool) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |s| {
+        let number = s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x));
+        number.ok_or_else(|| format!("expected {what}"))
+    }
 }
 
 /// Parses a number in `0..1`.
@@ -61,7 +55,7 @@ pub fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, S
 /// # Errors
 /// If `s` is not such a number.
 pub fn probability(s: &str) -> Result<f64, String> {
-    bounded(s, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
+    number("a number from 0 to below 1", |x| (0.0..1.0).contains(&x))(s)
 }
 
 /// Parses a non-negative number.
@@ -69,7 +63,7 @@ pub fn probability(s: &str) -> Result<f64, String> {
 /// # Errors
 /// If `s` is not such a number.
 pub fn rate(s: &str) -> Result<f64, String> {
-    bounded(s, "a number from 0", |x| x >= 0.0)
+    number("a number from 0", |x| x >= 0.0)(s)
 }
 
 /// Parses a duration in seconds, from 0.001 to 10⁶.
@@ -77,5 +71,5 @@ pub fn rate(s: &str) -> Result<f64, String> {
 /// # Errors
 /// If `s` is not such a number.
 pub fn seconds(s: &str) -> Result<f64, String> {
-    bounded(s, "a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))
+    number("a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))(s)
 }

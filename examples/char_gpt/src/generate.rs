@@ -25,7 +25,7 @@ use std::path::Path;
 pub struct Sampling {
     /// Characters to generate, also after training; 0 generates none
     #[arg(
-        long, default_value_t = 300, value_name = "N", value_parser = |text: &str| whole(text, 0..=1_000_000),
+        long, default_value_t = 300, value_name = "N", value_parser = whole(0..=1_000_000),
         hide_short_help = true
     )]
     pub length: usize,

@@ -8,7 +8,7 @@ use burn_ddp::nn::{
     LinearConfig, loss::CrossEntropyLossConfig,
 };
 use burn_ddp::{
-    context::values::{probability, up_to},
+    context::values::{probability, whole},
     data::Windows,
     dp::ParallelStep,
     metric::MeanLoss,
@@ -28,16 +28,16 @@ pub struct GptConfig {
     #[serde(skip)]
     pub characters: usize,
     /// Context length: characters that the model sees
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = up_to(65_536))]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = whole(1..=65_536))]
     pub block_size: usize,
     /// Number of transformer blocks
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(1_000))]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = whole(1..=1_000))]
     pub layers: usize,
     /// Attention heads per block
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(65_536))]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = whole(1..=65_536))]
     pub heads: usize,
     /// Embedding size, a multiple of --heads
-    #[arg(long, default_value_t = 128, value_name = "N", value_parser = up_to(65_536))]
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = whole(1..=65_536))]
     pub width: usize,
     /// Dropout probability; 0 disables dropout
     #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability, hide_short_help = true)]

@@ -12,7 +12,7 @@ use burn::train::metric::LossMetric;
 use burn_ddp::optim::AdamWConfig;
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
-    context::values::{bounded, probability, rate},
+    context::values::{number, probability, rate},
     process::console::{Console, print_line},
     run::Summary,
     trainer::{Loaders, start},
@@ -54,8 +54,8 @@ pub struct GptArgs {
     pub text: Option<PathBuf>,
     /// Fraction of the text for the test, at its end
     #[arg(
-        long, default_value_t = 0.1, value_name = "FRACTION", value_parser = fraction, hide_short_help = true,
-        help_heading = "Data"
+        long, default_value_t = 0.1, value_name = "FRACTION", hide_short_help = true, help_heading = "Data",
+        value_parser = number("a number above 0 and below 1", |x| x > 0.0 && x < 1.0)
     )]
     pub test_split: f64,
 
@@ -72,11 +72,6 @@ pub struct GptArgs {
     pub model: Option<PathBuf>,
     #[command(flatten, next_help_heading = None)]
     pub sampling: Sampling,
-}
-
-/// Parses a fraction of the text.
-fn fraction(text: &str) -> Result<f64, String> {
-    bounded(text, "a number above 0 and below 1", |x| x > 0.0 && x < 1.0)
 }
 
 /// Flags of AdamW.

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_ddp::sampler::mix;
 use burn_ddp::{
     Context,
-    context::values::{probability, up_to},
+    context::values::{probability, whole},
     data::{Channels, Image, ImageAugment, ImageFolder, ImageFormat, ImageSplits, OnCorrupt, survey},
 };
 use clap::{Args, ValueEnum};
@@ -25,7 +25,7 @@ pub struct DataArgs {
     )]
     pub test_split: f64,
     /// Side in pixels to which pictures are scaled and cropped
-    #[arg(long, default_value_t = 32, value_name = "PIXELS", value_parser = up_to(4096))]
+    #[arg(long, default_value_t = 32, value_name = "PIXELS", value_parser = whole(1..=4096))]
     pub side: usize,
     /// Colours of the network's input
     #[arg(long, value_enum, default_value_t = Colours::Rgb)]

@@ -8,7 +8,7 @@ use burn::nn::{
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::tensor::{Device, Tensor};
-use burn_ddp::context::values::up_to;
+use burn_ddp::context::values::whole;
 use burn_ddp::{
     dp::ParallelStep,
     layers,
@@ -55,14 +55,14 @@ pub struct ResNetConfig {
     #[serde(default, skip_serializing_if = "Network::is_small")]
     pub network: Network,
     /// Residual blocks in each of the three stages of the small network; 3 is ResNet-20
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(1000))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole(1..=1000))]
     pub blocks: usize,
     /// Channels of the first stage, doubled in each further stage; 64 for torchvision's networks
     #[arg(
         long, default_value_t = 16, default_value_ifs = [
             ("network", "resnet18", "64"), ("network", "resnet34", "64"), ("network", "resnet50", "64")
         ],
-        value_name = "N", value_parser = up_to(8192)
+        value_name = "N", value_parser = whole(1..=8192)
     )]
     pub width: usize,
 }
