@@ -16,22 +16,14 @@ use crate::{
 use anyhow::Result;
 use std::{env, fs, path::PathBuf, process::ExitCode, sync::atomic::Ordering};
 
-/// Makes Burn load optimizer state into host memory.
-///
-/// Burn's default is the first GPU on every rank. The first optimizer step moves the state to this rank's device.
-const RESTORED_ON_HOST: (&str, &str) = ("BURN_DEVICE", "flex");
-
 /// Environment variables that Burn and the driver read, without those that are set.
 fn variables() -> Vec<Variable> {
-    let (name, value) = RESTORED_ON_HOST;
-    let mut variables = Vec::new();
-    if env::var_os(name).is_none() {
-        variables.push((name, value.into()));
-    }
+    // Makes Burn load optimizer state into host memory. Its default is the first GPU on every rank. The first optimizer
+    // step moves the state to this rank's device.
+    let mut variables: Vec<Variable> = vec![("BURN_DEVICE", "flex".into())];
     #[cfg(feature = "cuda")]
-    if let Some(folder) = kernel_cache::driver_folder() {
-        variables.push((kernel_cache::DRIVER_FOLDER, folder.into()));
-    }
+    variables.extend(kernel_cache::driver_folder().map(|path| (kernel_cache::DRIVER_FOLDER, path.into())));
+    variables.retain(|(name, _)| env::var_os(name).is_none());
     variables
 }
 

@@ -36,16 +36,9 @@ pub fn folder() -> Option<PathBuf> {
 /// initialised. Its default folder, `~/.nv/ComputeCache`, is not kept with this cache.
 pub const DRIVER_FOLDER: &str = "CUDA_CACHE_PATH";
 
-/// The folder in this machine's caches for what the driver compiles, unless the user has set another one.
+/// The folder in this machine's caches for what the driver compiles.
 pub fn driver_folder() -> Option<PathBuf> {
-    if env::var_os(DRIVER_FOLDER).is_some() {
-        return None;
-    }
-    Some(driver_folder_in(&folder()?))
-}
-
-fn driver_folder_in(folder: &Path) -> PathBuf {
-    folder.join("driver")
+    Some(folder()?.join("driver"))
 }
 
 /// Adds the machine's name on a network file system: SQLite's WAL mode needs memory that all processes share.
@@ -89,8 +82,9 @@ fn file_system(folder: &Path) -> u32 {
 /// If the CUDA driver or NVRTC cannot be queried.
 pub fn enable() -> Result<bool> {
     let Some(folder) = folder() else { return Ok(false) };
-    let driver = driver_folder_in(&folder);
-    if env::var_os(DRIVER_FOLDER).is_some_and(|set| set == driver) {
+    if let Some(driver) = driver_folder()
+        && env::var_os(DRIVER_FOLDER).is_some_and(|set| set == driver)
+    {
         // Without the folder, the driver compiles in every process.
         let _ = fs::create_dir_all(driver);
     }
