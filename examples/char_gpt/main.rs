@@ -8,40 +8,11 @@
 //! cargo run --example char_gpt -- export runs/… gpt.safetensors   # weights for PyTorch
 //! ```
 
-use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
-use char_gpt::{
-    generate::TrainedGpt,
-    train::{self, GptArgs},
-};
-use clap::{Parser, Subcommand};
+use burn_ddp::{config::config_file, process::exit};
 use std::process::ExitCode;
 
 burn_ddp::global_allocator!();
 
-/// Train a character-level GPT, or generate text
-#[derive(Parser)]
-#[command(
-    version,
-    args_conflicts_with_subcommands = true,
-    after_help = "These are the flags to begin with; --help lists all.",
-    after_long_help = ""
-)]
-struct Cli {
-    #[command(flatten)]
-    train: GptArgs,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Export weights for other programs
-    Export(ExportArgs),
-}
-
 fn main() -> ExitCode {
-    exit::report(config_file::parse::<Cli>(None).and_then(|cli| match cli.command {
-        Some(Command::Export(args)) => args.run(|from| Ok(TrainedGpt::open(from)?.net)),
-        None => train::run(&cli.train),
-    }))
+    exit::report(config_file::parse(None).and_then(|args| char_gpt::train::run(&args)))
 }

@@ -9,43 +9,11 @@
 //! cargo run --example image_folder -- export runs/… resnet.safetensors    # weights for PyTorch
 //! ```
 
-use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
-use clap::{Parser, Subcommand};
-use image_folder::{
-    shapes::{self, ShapesArgs},
-    train::{self, ImageArgs},
-};
+use burn_ddp::{config::config_file, process::exit};
 use std::process::ExitCode;
 
 burn_ddp::global_allocator!();
 
-/// Train a classifier of pictures in one folder per class
-#[derive(Parser)]
-#[command(
-    version,
-    args_conflicts_with_subcommands = true,
-    after_help = "These are the flags to begin with; --help lists all.",
-    after_long_help = ""
-)]
-struct Cli {
-    #[command(flatten)]
-    train: ImageArgs,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Export weights for other programs
-    Export(ExportArgs),
-    /// Draw a small data set of shapes
-    Shapes(ShapesArgs),
-}
-
 fn main() -> ExitCode {
-    exit::report(config_file::parse::<Cli>(None).and_then(|cli| match cli.command {
-        Some(Command::Export(args)) => args.run(train::open),
-        Some(Command::Shapes(args)) => shapes::run(&args),
-        None => train::run(&cli.train),
-    }))
+    exit::report(config_file::parse(None).and_then(|args| image_folder::train::run(&args)))
 }

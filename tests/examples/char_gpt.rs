@@ -178,17 +178,11 @@ fn the_book_is_a_text() {
     assert!(book.train.len() > 100_000 && book.vocabulary.encode("all-reduce").is_ok());
 }
 
-#[derive(Parser)]
-struct Flags {
-    #[command(flatten)]
-    gpt: GptArgs,
-}
-
 #[test]
 fn the_defaults_are_valid_and_can_be_overridden() {
     let trainer = |flags: &[&str]| {
         let line = ["program"].iter().chain(flags);
-        Flags::try_parse_from(line).unwrap_or_else(|error| panic!("{flags:?}: {error}")).gpt.trainer
+        GptArgs::try_parse_from(line).unwrap_or_else(|error| panic!("{flags:?}: {error}")).trainer
     };
     let defaults = trainer(&[]);
     assert_eq!((defaults.lr, defaults.gradients.clip_grad_norm), (0.001, Some(1.0)));

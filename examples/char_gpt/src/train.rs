@@ -1,4 +1,4 @@
-//! Flags, optimizer and training.
+//! Command line, optimizer and training.
 
 use crate::{
     generate::{Sampling, TrainedGpt, recorded_network},
@@ -14,10 +14,10 @@ use burn_ddp::{
     Context, Trainer, TrainerArgs,
     context::values::{number, probability, rate},
     process::console::{Console, print_line},
-    run::Summary,
+    run::{ExportArgs, Summary},
     trainer::{Loaders, start},
 };
-use clap::Args;
+use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::{
     f64::consts::LN_2,
@@ -31,8 +31,12 @@ const ADAM_EPSILON: f32 = 1e-8;
 
 /// Train a character-level GPT, or generate text
 // The defaults of the trainer's flags are similar to nanoGPT's for a CPU.
-#[derive(Args, Clone, Debug)]
+#[derive(Parser)]
 #[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "These are the flags to begin with; --help lists all.",
+    after_long_help = "",
     mut_arg("epochs", |arg| arg.default_value("5")),
     mut_arg("batch_size", |arg| arg.default_value("16")),
     mut_arg("lr", |arg| arg.default_value("0.001")),
@@ -72,6 +76,15 @@ pub struct GptArgs {
     pub model: Option<PathBuf>,
     #[command(flatten, next_help_heading = None)]
     pub sampling: Sampling,
+
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Export weights for other programs
+    Export(ExportArgs),
 }
 
 /// Flags of AdamW.
@@ -99,11 +112,14 @@ impl AdamArgs {
     }
 }
 
-/// Generates text with `--generate`; otherwise starts the ranks, or trains if this process is a rank.
+/// Runs a command, or generates text with `--generate`; otherwise starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
 /// If flags or the text are invalid, a model cannot be read, or training fails.
 pub fn run(args: &GptArgs) -> Result<ExitCode> {
+    if let Some(Command::Export(args)) = &args.command {
+        return args.run(|from| Ok(TrainedGpt::open(from)?.net));
+    }
     let (Some(prompt), Some(model)) = (&args.generate, &args.model) else {
         return start(&args.trainer, || check(args), |context| train(context, args));
     };

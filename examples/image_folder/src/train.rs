@@ -1,8 +1,9 @@
-//! Flags and training.
+//! Command line and training.
 
 use crate::{
     data::{DataArgs, ImageBatch, ImageBatcher, Pictures},
     model::{ResNet, ResNetConfig},
+    shapes::{self, ShapesArgs},
 };
 use anyhow::{Context as _, Result, bail};
 use burn::module::ParamGroup;
@@ -15,16 +16,20 @@ use burn_ddp::{
     data::{Channels, Image, ImageFolder, class_weights},
     loader::ShardedLoader,
     metric::GlobalAccuracy,
-    run::{Confusion, TopK, recorded, weights},
+    run::{Confusion, ExportArgs, TopK, recorded, weights},
     trainer::{Loaders, start},
 };
-use clap::Args;
+use clap::{Parser, Subcommand};
 use serde::Deserialize;
 use std::{path::Path, process::ExitCode, sync::Arc};
 
 /// Train a classifier of pictures in one folder per class
-#[derive(Args, Clone, Debug)]
+#[derive(Parser)]
 #[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "These are the flags to begin with; --help lists all.",
+    after_long_help = "",
     mut_arg("epochs", |arg| arg.default_value("5")),
     mut_arg("lr_schedule", |arg| arg.default_value("one-cycle")),
     mut_arg("lr", |arg| arg.default_value("0.1")),
@@ -46,6 +51,17 @@ pub struct ImageArgs {
     pub body_lr: Option<f64>,
     #[command(flatten, next_help_heading = None)]
     pub sgd: SgdArgs,
+
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Export weights for other programs
+    Export(ExportArgs),
+    /// Draw a small data set of shapes
+    Shapes(ShapesArgs),
 }
 
 impl ImageArgs {
@@ -73,12 +89,16 @@ impl ImageArgs {
     }
 }
 
-/// Starts the ranks, or trains if this process is a rank.
+/// Runs a command; without one starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
 /// If flags or the pictures are invalid, or training fails.
 pub fn run(args: &ImageArgs) -> Result<ExitCode> {
-    start(&args.trainer, || args.check(), |context| train(context, args))
+    match &args.command {
+        Some(Command::Export(args)) => args.run(open),
+        Some(Command::Shapes(args)) => shapes::run(args),
+        None => start(&args.trainer, || args.check(), |context| train(context, args)),
+    }
 }
 
 /// Trains on one rank.
@@ -190,7 +210,7 @@ struct Recorded {
 ///
 /// # Errors
 /// If `path` is not in the folder of such a run, or the weights cannot be read.
-pub fn open(path: &Path) -> Result<ResNet> {
+fn open(path: &Path) -> Result<ResNet> {
     let Recorded { network, class_names } = recorded(path).with_context(|| path.display().to_string())?;
     weights::open(ResNetConfig { classes: class_names.len(), ..network }.init(&Device::flex()), path)
 }

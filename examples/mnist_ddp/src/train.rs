@@ -1,10 +1,11 @@
-//! Flags and training.
+//! Command line and training.
 
 use crate::{
     augment::Augment,
     batch::{ImageBatcher, ImageDataset, Sample, resident_bytes},
     data::{self, DataArgs, Dataset, Places},
     model::{Net, NetConfig, Network, sgd},
+    predict::{self, PredictArgs},
 };
 use anyhow::{Result, bail};
 use burn::tensor::Device;
@@ -15,15 +16,21 @@ use burn_ddp::{
     context::values::probability,
     metric::GlobalAccuracy,
     optim::SgdArgs,
-    run::{Confusion, misclassified::Misclassified},
+    run::{Confusion, ExportArgs, misclassified::Misclassified},
     trainer::{Loaders, start},
 };
-use clap::{Args, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::{process::ExitCode, sync::Arc};
 
-/// Train the MNIST network on one device, or with data parallelism on several.
-#[derive(Args, Clone, Debug)]
+/// Train the MNIST network on one device, or with data parallelism on several
+#[derive(Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "These are the flags to begin with; --help lists all.",
+    after_long_help = ""
+)]
 pub struct MnistArgs {
     #[command(flatten)]
     pub trainer: TrainerArgs,
@@ -56,6 +63,24 @@ pub struct MnistArgs {
     /// Preset of flags; flags of --config and of the command line override it
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Configuration")]
     pub recipe: Option<Recipe>,
+
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Classify images of handwritten digits
+    Predict(PredictArgs),
+    /// Export weights for other programs
+    #[command(subcommand)]
+    Weights(WeightsCommand),
+}
+
+#[derive(Subcommand)]
+pub enum WeightsCommand {
+    /// Export weights as safetensors with PyTorch's key names and layouts
+    Export(ExportArgs),
 }
 
 impl MnistArgs {
@@ -115,12 +140,18 @@ impl Recipe {
     }
 }
 
-/// Starts the ranks, or trains if this process is a rank.
+/// Runs a command; without one starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
 /// If flags are invalid or training fails.
 pub fn run(args: &MnistArgs) -> Result<ExitCode> {
-    start(&args.trainer, || args.check(), |context| train(context, args))
+    match &args.command {
+        Some(Command::Predict(args)) => predict::run(args),
+        Some(Command::Weights(WeightsCommand::Export(args))) => {
+            args.run(|from| Net::open(from, &Device::flex()))
+        }
+        None => start(&args.trainer, || args.check(), |context| train(context, args)),
+    }
 }
 
 /// Trains on one rank.
