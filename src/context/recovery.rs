@@ -4,10 +4,11 @@ use crate::{
     launch::{FromRank, Generation, LineSocket},
     process::lock,
 };
-use anyhow::{Error, Result};
-use collective::{Error as Failed, InitMethod, Options, strategy::LiveState};
+use anyhow::{Context, Error, Result};
+use collective::{Error as Failed, InitMethod, Options, SECRET, Secret, address, strategy::LiveState};
 use std::{
     collections::BTreeMap,
+    env,
     path::PathBuf,
     sync::{Arc, Mutex},
     thread,
@@ -73,14 +74,19 @@ impl Recovery {
     /// Selects the newest generation. Returns where its ranks meet, and `options` with what they share.
     ///
     /// # Errors
-    /// If the launcher's secret is missing.
+    /// If the launcher's secret is missing or empty.
     pub fn join(self: &Arc<Self>, options: Options) -> Result<(InitMethod, Options)> {
         let generation = lock(&self.0).newest();
         lock(&self.0).current = generation;
         let recovery = self.clone();
-        let options = options.cancel_if(move || lock(&recovery.0).newest().number > generation.number);
-        let options = if generation.number > 0 { options.secret(generation.secret()?) } else { options };
-        Ok((generation.init_method(), options))
+        let mut options = options.cancel_if(move || lock(&recovery.0).newest().number > generation.number);
+        if generation.number > 0 {
+            // Ranks of other generations do not have this secret.
+            let secret = Secret::new(env::var(SECRET).context(SECRET)?)?;
+            options = options.secret(secret.derive(&format!("generation {}", generation.number)));
+        }
+        let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+        Ok((InitMethod::Tcp(address::join(&host, generation.master_port)), options))
     }
 
     /// Keeps an interrupted training for the next generation.

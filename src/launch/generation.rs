@@ -11,7 +11,6 @@
 //! ```
 
 use anyhow::{Context, Result};
-use collective::{InitMethod, SECRET, Secret, address};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -115,23 +114,6 @@ impl LineSocket {
             }
         }
         None
-    }
-}
-
-impl Generation {
-    /// Where its ranks meet.
-    pub fn init_method(&self) -> InitMethod {
-        let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
-        InitMethod::Tcp(address::join(&host, self.master_port))
-    }
-
-    /// Its secret, which ranks of other generations do not have.
-    ///
-    /// # Errors
-    /// If the launcher's variable is missing or empty.
-    pub fn secret(&self) -> Result<Secret> {
-        let secret = Secret::new(env::var(SECRET).context(SECRET)?)?;
-        Ok(secret.derive(&format!("generation {}", self.number)))
     }
 }
 
