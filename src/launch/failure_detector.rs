@@ -24,8 +24,8 @@ const STOPPED: Duration = Duration::from_secs(1);
 /// Time that a running rank has to notice that its group has failed.
 const UNAWARE: Duration = Duration::from_secs(30);
 
-/// Determines what is to be done in a round because of the outcomes of its ranks and machines, in the order in which they
-/// arrive.
+/// Determines what is to be done in a round because of the outcomes of its ranks and machines, in the order of their
+/// arrival.
 #[derive(Debug, Default)]
 pub struct FailureDetector {
     world_size: usize,

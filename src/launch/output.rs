@@ -70,8 +70,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files. If it replaces another
-    /// process, the files of that are continued.
+    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files. If it replaces
+    /// another process, the files of that are continued.
     ///
     /// # Errors
     /// If a file or its folder cannot be created. The error names it.

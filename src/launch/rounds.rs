@@ -109,8 +109,8 @@ fn open_coordinator(job: &Job, address: &str) -> Result<CoordinatorServer> {
     CoordinatorServer::start(listener, job)
 }
 
-/// Runs one round on this machine: starts the ranks, watches them, and does what `decide` decides because of their news,
-/// until it ends the round.
+/// Runs one round on this machine: starts the ranks, watches them, and does what `decide` decides because of their
+/// news, until it ends the round.
 ///
 /// `round` counts the generations.
 ///

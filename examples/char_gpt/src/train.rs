@@ -112,7 +112,7 @@ impl AdamArgs {
     }
 }
 
-/// Runs a command, or generates text with `--generate`; otherwise starts the ranks, or trains if this process is a rank.
+/// Runs a command or generates text; otherwise starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
 /// If flags or the text are invalid, a model cannot be read, or training fails.
