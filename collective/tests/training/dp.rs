@@ -1,7 +1,8 @@
 //! `Replicas` against the same module on one device: gradients, training, running statistics, small batches and a
 //! failing replica.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use crate::support::{by_parameter, device, parameters};
+use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig, Relu};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -10,6 +11,7 @@ use burn_ddp_collective::{
     Error,
     dp::{DataParallelConfig, DpReduce, ParallelStep, Replicas},
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
+    train_steps,
 };
 
 /// Two layers. The forward pass panics for one input value.
@@ -59,6 +61,10 @@ impl ItemLazy for Loss {
 
 type Batch = (Tensor<2>, Tensor<1, Int>);
 
+fn step(replicas: &Replicas<Net>, net: &Net, batch: Batch) -> Result<TrainOutput<Loss>, Error> {
+    replicas.step(net, batch)
+}
+
 impl ParallelStep for Net {
     type Outputs = Tensor<2>;
 
@@ -81,19 +87,7 @@ impl ParallelStep for Net {
     }
 }
 
-impl TrainStep for Net {
-    type Input = Batch;
-    type Output = Loss;
-
-    fn step(&self, batch: Batch) -> TrainOutput<Loss> {
-        let (loss, item) = self.criterion(self.forward_part(batch.clone()), batch);
-        TrainOutput::new(self, loss.backward(), item)
-    }
-}
-
-fn device() -> Device {
-    Device::flex().autodiff()
-}
+train_steps!(Net: Batch => Loss);
 
 fn cpus(count: usize, output: usize, reduce: DpReduce) -> DataParallelConfig {
     let devices = (0..count).map(|i| (Device::flex(), format!("cpu:{i}"))).collect();
@@ -107,26 +101,10 @@ fn batch(samples: usize, seed: u64) -> Batch {
     (x, Tensor::from_data(&labels[..], &device))
 }
 
-/// All trainable parameters, or their gradients, in field order.
-struct Values<'a>(Option<&'a GradientsParams>, Vec<f32>);
-
-impl ModuleVisitor for Values<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            return;
-        }
-        let value = match self.0 {
-            Some(grads) => grads.get::<D>(param.id).expect("a gradient for every parameter"),
-            None => param.val().inner(),
-        };
-        self.1.extend(value.into_data().try_to_vec::<f32>().unwrap());
-    }
-}
-
-fn values(net: &Net, grads: Option<&GradientsParams>) -> Vec<f32> {
-    let mut values = Values(grads, Vec::new());
-    net.visit(&mut values);
-    values.1
+/// The gradients of all parameters, in field order.
+fn gradients(net: &Net, grads: &GradientsParams) -> Vec<f32> {
+    let all = by_parameter(grads, net).into_iter();
+    all.flat_map(|grad| grad.expect("a gradient for every parameter")).collect()
 }
 
 fn assert_close(a: &[f32], b: &[f32], what: &str) {
@@ -155,10 +133,10 @@ fn gradients_equal_those_of_the_whole_batch_on_one_device() {
     ] {
         let what = format!("{samples} samples on {replicas} replicas, {reduce:?}");
         let dp = Replicas::new(&net, &cpus(replicas, replicas - 1, reduce)).unwrap();
-        let alone = net.step(batch(samples, 3));
-        let together = dp.step(&net, batch(samples, 3)).unwrap();
+        let alone = TrainStep::step(&net, batch(samples, 3));
+        let together = step(&dp, &net, batch(samples, 3)).unwrap();
         assert!((alone.item.0 - together.item.0).abs() < 1e-5, "{what}");
-        assert_close(&values(&net, Some(&together.grads)), &values(&net, Some(&alone.grads)), &what);
+        assert_close(&gradients(&net, &together.grads), &gradients(&net, &alone.grads), &what);
     }
 }
 
@@ -168,11 +146,11 @@ fn training_follows_the_single_device() {
         let mut net = Net::new(false, &device());
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
         let dp = Replicas::new(&net, &cpus(replicas, 0, reduce)).unwrap();
-        for step in 0..20 {
-            let output = dp.step(&net, batch(4 + step % 5, step as u64)).unwrap();
+        for number in 0..20 {
+            let output = step(&dp, &net, batch(4 + number % 5, number as u64)).unwrap();
             net = optimizer.step(0.1, net, output.grads);
         }
-        values(&net, None)
+        parameters(&net)
     };
     let single = train(1, DpReduce::Main);
     assert_close(&train(2, DpReduce::Main), &single, "2 replicas");
@@ -184,9 +162,9 @@ fn training_follows_the_single_device() {
 fn running_statistics_follow_the_main_devices_samples() {
     let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
     let dp = Replicas::new(&net, &cpus(2, 0, DpReduce::Main)).unwrap();
-    for step in 0..5 {
-        let (x, labels) = batch(8, step);
-        dp.step(&net, (x.clone(), labels.clone())).unwrap();
+    for seed in 0..5 {
+        let (x, labels) = batch(8, seed);
+        step(&dp, &net, (x.clone(), labels.clone())).unwrap();
         alone.forward_part((x.narrow(0, 0, 4), labels.narrow(0, 0, 4)));
     }
     assert_close(&mean(net), &mean(alone), "running mean");
@@ -204,9 +182,9 @@ fn sync_batch_norm_equals_batch_norm_over_the_whole_batch() {
     let config = DataParallelConfig { sync_batch_norm: true, ..cpus(3, 0, DpReduce::Main) };
     let dp = Replicas::new(&net, &config).unwrap();
     for samples in [8, 7, 2, 9] {
-        let together = dp.step(&net, batch(samples, samples as u64)).unwrap();
-        let alone = (alone.step(batch(samples, samples as u64)), &alone);
-        let (a, b) = (values(&net, Some(&together.grads)), values(alone.1, Some(&alone.0.grads)));
+        let together = step(&dp, &net, batch(samples, samples as u64)).unwrap();
+        let own = TrainStep::step(&alone, batch(samples, samples as u64));
+        let (a, b) = (gradients(&net, &together.grads), gradients(&alone, &own.grads));
         // Absolute tolerance, because the rounding of cancelling sums is large relative to the result.
         assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{samples}: {a:?} {b:?}");
     }
@@ -222,10 +200,10 @@ fn a_failing_replica_is_named() {
         let (x, labels) = batch(6, 1);
         let x = x.slice_assign([row..row + 1, 0..1], Tensor::full([1, 1], BROKEN, &device()));
         let dp = Replicas::new(&net, &cpus(3, 0, reduce)).unwrap();
-        let error = dp.step(&net, (x, labels)).map(|output| output.item.0).unwrap_err();
+        let error = step(&dp, &net, (x, labels)).map(|output| output.item.0).unwrap_err();
         let broken = Error::Device { device: name.into(), reason: "a broken part of the batch".into() };
         assert_eq!(error, broken);
-        let later = dp.step(&net, batch(6, 1)).map(|output| output.item.0).unwrap_err();
+        let later = step(&dp, &net, batch(6, 1)).map(|output| output.item.0).unwrap_err();
         assert_eq!(later.cause(), &broken);
     }
 }

@@ -8,11 +8,11 @@ mod ddp;
 mod dp;
 mod features;
 mod gradients;
-mod parameters;
 mod precision;
 mod replicas;
 mod reports;
 mod strategy;
+mod support;
 mod sync_batch_norm;
 mod tensor;
 

@@ -1,6 +1,6 @@
 //! Replicas on several ranks: broadcast, digests and detection of differences.
 
-use crate::common;
+use crate::{common, support::device};
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
@@ -29,10 +29,6 @@ impl Net {
     fn loss(&self, x: Tensor<2>) -> Tensor<1> {
         self.last.forward(self.first.forward(x).tanh()).powf_scalar(2.0).mean()
     }
-}
-
-fn device() -> Device {
-    Device::flex().autodiff()
 }
 
 #[test]

@@ -1,21 +1,16 @@
 //! Forward and backward of tensor collectives, compared with one rank that has all data.
 
-use crate::common::{Kind, options, world};
+use crate::{
+    common::{Kind, options, world},
+    support::{device, values},
+};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use burn_ddp_collective::{ProcessGroup, ReduceOp, tensor};
-
-fn device() -> Device {
-    Device::flex().autodiff()
-}
 
 /// `rows` × 2 values that differ between ranks.
 fn input(rank: usize, rows: usize) -> Tensor<2> {
     let values: Vec<f32> = (0..rows * 2).map(|i| (i as f32 + 1.0) * 0.25 - rank as f32).collect();
     Tensor::from_data(TensorData::new(values, [rows, 2]), &device())
-}
-
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().convert::<f32>().try_into_vec().expect("f32")
 }
 
 /// Factor of each rank's output, so that gradients differ between ranks.

@@ -3,16 +3,15 @@
 use super::{
     Net,
     common::{Kind, options, world},
-    device, loader, optimizer,
+    device, filled, loader, optimizer, options_with,
 };
 use burn::module::Module;
 use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, Error, ProcessGroup, StepOptions, StepState, World,
-    gradient::ReducerOptions,
     loader::{DistributedLoader, ShardedBatch},
-    module_state,
+    module_state::{self, Entry},
     precision::Precision,
 };
 use std::time::{Duration, Instant};
@@ -25,14 +24,9 @@ fn first_batch(world: World) -> ShardedBatch<Tensor<2>> {
 fn rank_0s_parameters_are_copied_to_all_ranks() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         device().seed(group.rank() as u64);
-        let net = BatchNormConfig::new(3).init(&device());
+        let value = |entry: &Entry, i: usize| entry.data.try_to_vec::<f32>().expect("f32")[i];
         let scale = 1.0 + group.rank() as f32;
-        let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
-            let values = entry.data.try_to_vec::<f32>().expect("f32");
-            let shape = entry.data.shape().clone();
-            burn::tensor::TensorData::new(values.iter().map(|x| x + scale).collect::<Vec<_>>(), shape)
-        });
-        let net = module_state::overwrite(net.clone(), data.collect());
+        let net = filled(BatchNormConfig::new(3).init(&device()), |entry, i| value(entry, i) + scale);
         let mut model = DistributedDataParallel::new(net, &group).expect("a model");
         let gamma = model.module().gamma.val().into_data().try_to_vec::<f32>().expect("f32");
         assert_eq!(gamma, [2.0; 3]);
@@ -85,8 +79,8 @@ fn a_non_finite_loss_names_its_rank_before_the_optimizer_runs() {
 
 #[test]
 fn state_continues_the_loss_scale_and_the_step() {
-    let reducer = ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() };
-    let chosen = StepOptions { reducer, seed: Some(3), ..StepOptions::default() };
+    let half = options_with(|options| options.reducer.precision = Precision::F16);
+    let chosen = StepOptions { seed: Some(3), ..half };
     let mut model = DistributedDataParallel::with_options(Net::new(false), &ProcessGroup::solo(), chosen)
         .expect("a model");
     assert_eq!(model.state(), StepState { steps: 0, loss_scale: Some((65536.0, 0)) });

@@ -3,7 +3,7 @@
 use super::{
     Net, assert_close,
     common::{Kind, options, world},
-    loader, parameters,
+    epoch, loader, parameters,
 };
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ParamGroup};
@@ -11,7 +11,7 @@ use burn::optim::{SgdConfig, decay::WeightDecayConfig};
 use burn::tensor::Device;
 use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, ParallelModule, StepOptions, World, dp::DataParallelConfig,
-    loader::DistributedLoader, module_state, precision::Precision,
+    module_state, precision::Precision,
 };
 
 /// The network with a frozen first layer.
@@ -26,11 +26,9 @@ fn train(model: &mut ParallelModule<Net>, world: World) -> (Vec<f64>, Vec<f32>) 
     let decay = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(0.1))).build();
     let mut optimizer = SgdConfig::new().init().with_group(biases.clone(), decay, None);
     let mut rates = ModuleLrScheduler::new(0.1).with_group(biases, 0.01);
-    for epoch in 1..=2 {
-        for batch in loader(world, 41, Precision::F32).epoch(epoch, 0, &super::device()) {
-            let (_, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
-            model.step(&mut optimizer, rates.step(), gradients).expect("step");
-        }
+    let loader = loader(world, 41, Precision::F32);
+    for number in 1..=2 {
+        epoch(model, &mut optimizer, &loader, number, || rates.step());
     }
     let trained = parameters(model.module()).into_iter().map(f64::from).collect();
     let entries = module_state::entries(model.module()).expect("read");

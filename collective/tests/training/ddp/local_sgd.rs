@@ -1,15 +1,15 @@
 //! Local SGD compared with its formula, computed for all ranks in one thread.
 
-use super::{Net, assert_close, device, loader, optimizer, parameters};
-use crate::{
+use super::{
+    Net, assert_close,
     common::{self, Kind},
-    parameters::filled,
+    device, epoch, filled, loader, optimizer, options_with, parameters,
 };
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn_ddp_collective::{
     DistributedDataParallel, Error, ParallelModule, ProcessGroup, StepOptions, World,
-    gradient::{HalfPrecision, ReducerOptions, TopK},
+    gradient::{HalfPrecision, TopK},
     loader::DistributedLoader,
     local_sgd::LocalSgd,
     module_state,
@@ -32,6 +32,11 @@ fn local(sgd: LocalSgd) -> StepOptions {
     StepOptions { local_sgd: Some(sgd), ..StepOptions::default() }
 }
 
+/// Options for local SGD with changes.
+fn local_with(sgd: LocalSgd, set: impl FnOnce(&mut StepOptions)) -> StepOptions {
+    StepOptions { local_sgd: Some(sgd), ..options_with(set) }
+}
+
 /// Trains epochs `epochs`, and synchronises after each.
 fn train(
     model: &mut ParallelModule<Net>,
@@ -40,11 +45,9 @@ fn train(
     precision: Precision,
     epochs: RangeInclusive<usize>,
 ) {
-    for epoch in epochs {
-        for batch in loader(world, SAMPLES, precision).epoch(epoch, 0, &device()) {
-            let (_, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
-            model.step(optimizer, 0.02, gradients).expect("step");
-        }
+    let loader = loader(world, SAMPLES, precision);
+    for number in epochs {
+        epoch(model, optimizer, &loader, number, || 0.02);
         model.synchronize().expect("equal replicas");
     }
 }
@@ -125,11 +128,8 @@ fn one_step_of_sgd_is_that_of_averaged_gradients() {
     let run = |options: StepOptions| {
         let ranks = common::world(Kind::Thread, 2, common::options(), |group| {
             let mut model = wrap(Net::new(false), &group, &options);
-            let mut optimizer = optimizer();
-            for batch in loader(group.world(), 96, Precision::F32).epoch(1, 0, &device()) {
-                let (_, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
-                model.step(&mut optimizer, 0.1, gradients).expect("step");
-            }
+            let loader = loader(group.world(), 96, Precision::F32);
+            epoch(&mut model, &mut optimizer(), &loader, 1, || 0.1);
             parameters(model.module())
         });
         ranks[0].iter().copied().map(f64::from).collect::<Vec<_>>()
@@ -140,37 +140,23 @@ fn one_step_of_sgd_is_that_of_averaged_gradients() {
 
 #[test]
 fn accumulation_clipping_hooks_and_bf16_work_on_all_transports() {
-    let base = local(LocalSgd::diloco(3));
-    let reducer = |reducer| StepOptions { reducer, ..base.clone() };
-    let plain = trained(Kind::Thread, 2, &base, adam_w);
+    let with = |set: fn(&mut StepOptions)| local_with(LocalSgd::diloco(3), set);
+    let plain = trained(Kind::Thread, 2, &with(|_| ()), adam_w);
+    let top_k = |options: &mut StepOptions| {
+        options.reducer.hook = Some(Arc::new(TopK::new(0.5).expect("a ratio")));
+    };
     for (what, kind, options, tolerance) in [
-        ("tcp", Kind::Tcp, base.clone(), Some(0.0)),
-        ("accumulation", Kind::Thread, StepOptions { grad_accum_steps: 2, ..base.clone() }, None),
-        ("clipping", Kind::Thread, StepOptions { clip_grad_norm: Some(0.05), ..base.clone() }, None),
-        (
-            "bf16",
-            Kind::Thread,
-            reducer(ReducerOptions { precision: Precision::Bf16, ..ReducerOptions::default() }),
-            Some(0.15),
-        ),
+        ("tcp", Kind::Tcp, with(|_| ()), Some(0.0)),
+        ("accumulation", Kind::Thread, with(|options| options.grad_accum_steps = 2), None),
+        ("clipping", Kind::Thread, with(|options| options.clip_grad_norm = Some(0.05)), None),
+        ("bf16", Kind::Thread, with(|options| options.reducer.precision = Precision::Bf16), Some(0.15)),
         (
             "compressed differences",
             Kind::Thread,
-            reducer(ReducerOptions {
-                hook: Some(Arc::new(HalfPrecision::Bf16)),
-                ..ReducerOptions::default()
-            }),
+            with(|options| options.reducer.hook = Some(Arc::new(HalfPrecision::Bf16))),
             Some(0.01),
         ),
-        (
-            "error feedback",
-            Kind::Thread,
-            reducer(ReducerOptions {
-                hook: Some(Arc::new(TopK::new(0.5).expect("a ratio"))),
-                ..ReducerOptions::default()
-            }),
-            None,
-        ),
+        ("error feedback", Kind::Thread, with(top_k), None),
     ] {
         let other = trained(kind, 2, &options, adam_w);
         let difference = plain.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -224,20 +210,14 @@ fn the_ranks_differ_between_synchronisations_only() {
 #[test]
 fn options_that_cannot_be_used_are_named() {
     let base = LocalSgd::averaging(2);
-    let reducer = |reducer| StepOptions { reducer, ..local(base) };
+    let with = |set: fn(&mut StepOptions)| local_with(base, set);
     for (wanted, options) in [
         ("sync_every is 0", local(LocalSgd::averaging(0))),
         ("outer_lr is NaN", local(LocalSgd { outer_lr: f64::NAN, ..base })),
         ("outer_momentum is 1", local(LocalSgd { outer_momentum: 1.0, ..base })),
-        ("turn off sync_batch_norm", StepOptions { sync_batch_norm: true, ..local(base) }),
-        (
-            "turn off shard_optimizer",
-            reducer(ReducerOptions { shard_optimizer: true, ..ReducerOptions::default() }),
-        ),
-        (
-            "use bf16 or f32",
-            reducer(ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() }),
-        ),
+        ("turn off sync_batch_norm", with(|options| options.sync_batch_norm = true)),
+        ("turn off shard_optimizer", with(|options| options.reducer.shard_optimizer = true)),
+        ("use bf16 or f32", with(|options| options.reducer.precision = Precision::F16)),
     ] {
         let made = DistributedDataParallel::with_options(Net::new(false), &ProcessGroup::solo(), options);
         let Some(Error::Invalid(error)) = made.err() else { panic!("{wanted}: no error") };

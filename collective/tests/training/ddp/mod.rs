@@ -7,16 +7,18 @@ mod sharded;
 mod strategy;
 mod trajectories;
 
-use crate::{common, parameters::filled};
+use crate::{
+    common,
+    support::{device, filled, options_with, parameters, training},
+};
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, activation::relu};
 use burn_ddp_collective::{
-    ParallelModule, World,
-    loader::{DistributedLoader, ShardedLoader},
-    module_state,
+    Loss, ParallelModule, Result, World,
+    loader::{DistributedLoader, ShardedBatch, ShardedLoader},
     precision::Precision,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
@@ -55,10 +57,6 @@ impl Net {
     }
 }
 
-pub fn device() -> Device {
-    Device::flex().autodiff()
-}
-
 /// Batches samples into a tensor `[batch, 4]` in the model's computing type.
 pub struct Stack(pub Precision);
 
@@ -83,6 +81,22 @@ pub fn optimizer() -> ModuleOptimizer {
     SgdConfig::new().init()
 }
 
+/// Makes the steps of an epoch, with the learning rate that `rate` returns for each. Returns the losses of all batches.
+pub fn epoch<R: Into<ModuleLearningRate>>(
+    model: &mut ParallelModule<Net>,
+    optimizer: &mut ModuleOptimizer,
+    loader: &ShardedLoader<[f32; 4], Tensor<2>>,
+    number: usize,
+    mut rate: impl FnMut() -> R,
+) -> Vec<Loss> {
+    let step = |batch: Result<ShardedBatch<_>>| {
+        let (loss, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
+        model.step(optimizer, rate(), gradients).expect("step");
+        loss
+    };
+    loader.epoch(number, 0, &device()).map(step).collect()
+}
+
 /// The mean losses of all steps of two epochs, and the final parameters.
 pub fn train(
     model: &mut ParallelModule<Net>,
@@ -90,24 +104,11 @@ pub fn train(
     count: usize,
     precision: Precision,
 ) -> (Vec<f64>, Vec<f32>) {
-    let (mut optimizer, mut losses) = (optimizer(), Vec::new());
-    for epoch in 1..=2 {
-        for batch in loader(world, count, precision).epoch(epoch, 0, &device()) {
-            let (loss, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
-            model.step(&mut optimizer, 0.1, gradients).expect("step");
-            if loss.is_synchronised() {
-                losses.push(loss.mean().expect("the host"));
-            }
-        }
-    }
-    (losses, parameters(model.module()))
-}
-
-/// All trainable parameters, in field order.
-pub fn parameters(net: &Net) -> Vec<f32> {
-    let entries = module_state::entries(net).expect("read");
-    let trainable = entries.into_iter().filter(|entry| entry.trainable);
-    trainable.flat_map(|entry| entry.data.try_to_vec::<f32>().expect("f32")).collect()
+    let (mut optimizer, loader) = (optimizer(), loader(world, count, precision));
+    let losses = (1..=2).flat_map(|number| epoch(model, &mut optimizer, &loader, number, || 0.1));
+    let steps = losses.filter(Loss::is_synchronised);
+    let means = steps.map(|loss| loss.mean().expect("the host")).collect();
+    (means, parameters(model.module()))
 }
 
 pub fn assert_close(what: &str, a: &[f64], b: &[f64], tolerance: f64) {

@@ -1,7 +1,10 @@
 //! Training with a sharded optimizer makes the same steps as with a whole one on every rank.
 
-use super::{Net, device, loader, parameters};
-use crate::common::{self, Kind};
+use super::{
+    Net,
+    common::{self, Kind},
+    device, loader, options_with, parameters,
+};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
@@ -40,13 +43,8 @@ fn epoch(
     precision: Precision,
     number: usize,
 ) -> Vec<u64> {
-    let mut losses = Vec::new();
-    for batch in loader(world, 100, precision).epoch(number, 0, &device()) {
-        let (loss, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
-        model.step(optimizer, 0.05, gradients).expect("step");
-        losses.push(loss.mean().expect("the host").to_bits());
-    }
-    losses
+    let losses = super::epoch(model, optimizer, &loader(world, 100, precision), number, || 0.05);
+    losses.iter().map(|loss| loss.mean().expect("the host").to_bits()).collect()
 }
 
 /// The bits of losses and parameters after two epochs, equal on all ranks except for losses of accumulated batches.
@@ -76,34 +74,25 @@ fn a_sharded_optimizer_makes_the_same_steps() {
     for size in [2, 3, 6, 12] {
         assert_same("default", Kind::Thread, size, &StepOptions::default());
     }
-    let step = StepOptions { sync_batch_norm: true, ..StepOptions::default() };
-    let reducer = |reducer| StepOptions { reducer, ..step.clone() };
-    let small = BucketSizes { first: 16, rest: 40 };
+    let with = |set: fn(&mut StepOptions)| StepOptions { sync_batch_norm: true, ..options_with(set) };
     for (what, chosen) in [
-        ("accumulation", StepOptions { grad_accum_steps: 3, ..step.clone() }),
-        ("clipping", StepOptions { clip_grad_norm: Some(0.05), ..step.clone() }),
-        ("small buckets", reducer(ReducerOptions { buckets: small, ..ReducerOptions::default() })),
-        ("no overlap", reducer(ReducerOptions { overlap: false, ..ReducerOptions::default() })),
-        ("f16", reducer(ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() })),
-        ("bf16", reducer(ReducerOptions { precision: Precision::Bf16, ..ReducerOptions::default() })),
-        (
-            "a hook",
-            reducer(ReducerOptions {
-                hook: Some(Arc::new(HalfPrecision::Bf16)),
-                ..ReducerOptions::default()
-            }),
-        ),
+        ("accumulation", with(|options| options.grad_accum_steps = 3)),
+        ("clipping", with(|options| options.clip_grad_norm = Some(0.05))),
+        ("small buckets", with(|options| options.reducer.buckets = BucketSizes { first: 16, rest: 40 })),
+        ("no overlap", with(|options| options.reducer.overlap = false)),
+        ("f16", with(|options| options.reducer.precision = Precision::F16)),
+        ("bf16", with(|options| options.reducer.precision = Precision::Bf16)),
+        ("a hook", with(|options| options.reducer.hook = Some(Arc::new(HalfPrecision::Bf16)))),
     ] {
         assert_same(what, Kind::Thread, 3, &chosen);
     }
-    assert_same("tcp", Kind::Tcp, 2, &StepOptions { clip_grad_norm: Some(0.05), ..step });
+    assert_same("tcp", Kind::Tcp, 2, &with(|options| options.clip_grad_norm = Some(0.05)));
 }
 
 /// An overflow in one rank's shard must make all ranks skip the step.
 #[test]
 fn all_ranks_skip_a_step_that_overflows() {
-    let reducer = ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() };
-    let chosen = StepOptions { reducer, ..StepOptions::default() };
+    let chosen = options_with(|options| options.reducer.precision = Precision::F16);
     let skipped = |shard| {
         common::world(Kind::Thread, 2, common::options(), |group| {
             let mut model = wrap(Net::new(NORM), &group, &chosen, shard);

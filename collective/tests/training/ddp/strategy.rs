@@ -3,20 +3,16 @@
 use super::{
     Net,
     common::{Kind, options, world},
-    device, loader, optimizer, parameters, train,
+    device, loader, optimizer, parameters, train, training,
 };
+use crate::reports::Listen;
 use burn::module::Module;
 use burn::tensor::Tensor;
-use burn::train::{
-    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
-    logger::InMemoryMetricLogger, metric::LossMetric,
-};
+use burn::train::{InferenceStep, Learner, RegressionOutput, TrainOutput, TrainStep};
 use burn_ddp_collective::{
-    DistributedDataParallel, ProcessGroup,
-    precision::Precision,
-    strategy::{DdpStrategy, NoopRenderer, Observer, StepReport},
+    DistributedDataParallel, ProcessGroup, precision::Precision, strategy::DdpStrategy,
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 impl Net {
     fn regress(&self, samples: Tensor<2>) -> RegressionOutput {
@@ -43,35 +39,21 @@ impl InferenceStep for Net {
     }
 }
 
-#[derive(Default)]
-struct Losses(Mutex<Vec<f64>>);
-
-impl Observer for Losses {
-    fn step_done(&self, report: &StepReport) {
-        self.0.lock().expect("no panic").push(report.loss);
-    }
-}
-
 #[test]
 fn a_custom_loop_and_burn_train_make_the_same_steps() {
     for size in [1, 2] {
         world(Kind::Thread, size, options(), |group: ProcessGroup| {
             let (ranks, count) = (group.world(), 31);
             let load = || Arc::new(loader(ranks, count, Precision::F32));
-            let losses = Arc::new(Losses::default());
+            let reports = Arc::new(Listen::default());
             let strategy = DdpStrategy::new(group.clone(), &device(), load(), load());
-            let strategy = strategy.with_observer(losses.clone());
-            let training = SupervisedTraining::<Net>::new(".", load(), load())
-                .metrics((LossMetric::new(),))
-                .with_metric_logger(InMemoryMetricLogger::default())
-                .with_application_logger(None)
-                .num_epochs(2)
-                .renderer(Box::new(NoopRenderer));
+            let strategy = strategy.with_observer(reports.clone());
             let learner = Learner::new(Net::new(false), optimizer(), 0.1);
-            let result = strategy.launch(training, learner).expect("a run");
+            let result = strategy.launch(training::<Net>(".", load(), load(), 2), learner).expect("a run");
             let mut model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
             let (wanted, trained) = train(&mut model, ranks, count, Precision::F32);
-            assert_eq!(*losses.0.lock().expect("no panic"), wanted);
+            let losses: Vec<f64> = reports.take().steps.iter().map(|step| step.loss).collect();
+            assert_eq!(losses, wanted);
             assert_eq!(parameters(&result.model.train()), trained);
         });
     }

@@ -3,14 +3,13 @@
 use super::{
     Net, assert_close,
     common::{Kind, options, world},
-    device, loader, optimizer, parameters, train,
+    device, loader, optimizer, options_with, parameters, train,
 };
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, ProcessGroup, StepOptions, World,
     dp::{DataParallelConfig, DpReduce},
-    gradient::ReducerOptions,
     loader::DistributedLoader,
     precision::Precision,
 };
@@ -100,8 +99,7 @@ fn batch_norm_over_shards_equals_batch_norm_over_the_whole_batch() {
 fn mixed_precision_follows_f32() {
     let (wanted, _) = distributed(1, false, &StepOptions::default());
     for precision in [Precision::Bf16, Precision::F16] {
-        let reducer = ReducerOptions { precision, ..ReducerOptions::default() };
-        let chosen = StepOptions { reducer, ..StepOptions::default() };
+        let chosen = options_with(|options| options.reducer.precision = precision);
         let (losses, _) = assert_one_trajectory(precision.name(), false, &chosen, 0.03);
         // f16 skips its first steps, whose gradients overflow until the loss scale has decreased.
         let compared = if precision == Precision::F16 { losses.len() - 1.. } else { 0.. };

@@ -24,16 +24,13 @@ fn clip(first: &[f32], second: &[f32], max_norm: f64) -> (Vec<f32>, f64) {
     grads.register(pair.first.id, first);
     grads.register(pair.second.id, second);
     let (grads, norm) = clip_by_global_norm(grads, &pair, max_norm).expect("clip");
-    let values = [&pair.first, &pair.second].map(|param| {
-        let grad = grads.get::<1>(param.id).expect("a gradient");
-        grad.into_data().try_into_vec::<f32>().expect("f32")
-    });
-    (values.concat(), norm)
+    (flat(&grads, &pair), norm)
 }
 
 fn assert_clipped(first: &[f32], second: &[f32], max_norm: f64, wanted: &[f32], wanted_norm: f64) {
     let (clipped, norm) = clip(first, second, max_norm);
     assert!((norm - wanted_norm).abs() <= 1e-6 * wanted_norm, "{norm} is not {wanted_norm}");
+    assert_eq!(clipped.len(), wanted.len());
     let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs();
     assert!(clipped.iter().zip(wanted).all(close), "{clipped:?} are not {wanted:?}");
 }

@@ -1,57 +1,47 @@
 //! Steps whose gradients cannot be reduced during backward: they are detected and give the same sums.
 
 use super::{
-    Net, PLACES, Place, TINY, bits, device, flat, number, rows, with_reducer, with_reducer_at, worst,
+    Net, PLACES, bits, device, flat, number, reduced, rows, tiny, with_reducer, with_reducer_at, worst,
 };
-use crate::parameters::filled;
+use crate::support::filled;
 use burn::module::{Lora, Module};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
-use burn_ddp_collective::gradient::{Reducer, ReducerOptions};
-
-fn choose(overlap: bool) -> ReducerOptions {
-    ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() }
-}
+use burn_ddp_collective::gradient::{Reducer, clip_by_global_norm};
 
 /// Three steps with and without overlap must be bit-identical, and `reason` must be the reason for the fallback.
 ///
 /// `grads` receives the rank and the step.
 fn falls_back(grads: impl Fn(&Net, usize, usize) -> GradientsParams + Sync, reason: &str) {
-    PLACES.iter().for_each(|place| falls_back_at(*place, &grads, reason));
-}
-
-fn falls_back_at(
-    place: Place,
-    grads: &(impl Fn(&Net, usize, usize) -> GradientsParams + Sync),
-    reason: &str,
-) {
-    let run = |overlap| {
-        with_reducer_at(
-            place,
-            2,
-            Net::new,
-            || choose(overlap),
-            |net, mut reducer: Reducer, group| {
-                let net = filled(net, |_, index| number(index));
-                let mut totals = vec![1.0];
-                let mut steps = Vec::new();
-                for number in 0..3 {
-                    let step = reducer.step(3, 6);
-                    let grads = grads(&step.watch(&net), group.rank(), number);
-                    steps.push(bits(&step.finish(grads, &net, &mut totals).expect("finish"), &net));
-                }
-                assert_eq!(totals, [8.0]);
-                (steps, reducer.fallback().map(String::from))
-            },
-        )
-    };
-    let (with, without) = (run(true), run(false));
-    for ((ours, why), (wanted, none)) in with.into_iter().zip(without) {
-        assert_eq!(ours, wanted);
-        assert_eq!(none, None);
-        let why = why.expect("a reason");
-        assert!(why.contains(reason) || why.contains("another rank"), "{why}");
+    for place in PLACES {
+        let run = |overlap| {
+            with_reducer_at(
+                *place,
+                2,
+                Net::new,
+                || tiny(overlap),
+                |net, mut reducer: Reducer, group| {
+                    let net = filled(net, |_, index| number(index));
+                    let mut totals = vec![1.0];
+                    let mut steps = Vec::new();
+                    for number in 0..3 {
+                        let step = reducer.step(3, 6);
+                        let grads = grads(&step.watch(&net), group.rank(), number);
+                        steps.push(bits(&step.finish(grads, &net, &mut totals).expect("finish"), &net));
+                    }
+                    assert_eq!(totals, [8.0]);
+                    (steps, reducer.fallback().map(String::from))
+                },
+            )
+        };
+        let (with, without) = (run(true), run(false));
+        for ((ours, why), (wanted, none)) in with.into_iter().zip(without) {
+            assert_eq!(ours, wanted);
+            assert_eq!(none, None);
+            let why = why.expect("a reason");
+            assert!(why.contains(reason) || why.contains("another rank"), "{why}");
+        }
     }
 }
 
@@ -94,13 +84,13 @@ fn two_graphs_at_once() {
 fn gradients_that_the_step_changes_after_backward() {
     let clipped = |net: &Net, _, _| {
         let grads = net.grads(rows(3, 4, &device()));
-        burn_ddp_collective::gradient::clip_by_global_norm(grads, net, 0.01).expect("clip").0
+        clip_by_global_norm(grads, net, 0.01).expect("clip").0
     };
     falls_back(clipped, "changed after backward");
     let clipped_later = |net: &Net, _, number| {
         let grads = net.grads(rows(3, 4, &device()));
         let norm = if number == 2 { 0.01 } else { 1e9 };
-        burn_ddp_collective::gradient::clip_by_global_norm(grads, net, norm).expect("clip").0
+        clip_by_global_norm(grads, net, norm).expect("clip").0
     };
     falls_back(clipped_later, "changed after backward");
     let left_out = |net: &Net, _, _| {
@@ -116,17 +106,16 @@ fn a_forward_pass_without_backward_has_no_effect() {
     let results = with_reducer(
         2,
         Net::new,
-        || choose(true),
+        || tiny(true),
         |net, mut reducer: Reducer, _| {
             let wanted = flat(&net.grads(rows(3, 4, &device())), &net);
-            let step = reducer.step(3, 6);
-            let watched = step.watch(&net);
-            // Registers a use of each parameter whose gradient never arrives.
-            let _ = watched.loss(rows(2, 4, &device()));
-            let grads = watched.grads(rows(3, 4, &device()));
-            let ours = flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
+            let grads = reduced(&mut reducer, &net, [3, 6], |watched| {
+                // Registers a use of each parameter whose gradient never arrives.
+                let _ = watched.loss(rows(2, 4, &device()));
+                watched.grads(rows(3, 4, &device()))
+            });
             assert_eq!(reducer.fallback(), None);
-            (ours, wanted)
+            (flat(&grads, &net), wanted)
         },
     );
     for (ours, wanted) in results {
@@ -160,15 +149,13 @@ fn an_unused_tied_parameter_has_no_effect() {
     let results = with_reducer(
         2,
         Tied::new,
-        || choose(true),
+        || tiny(true),
         |model, mut reducer: Reducer, _| {
             [false, true, false].map(|uses_layer| {
                 let wanted = flat(&model.grads(uses_layer), &model);
-                let step = reducer.step(3, 6);
-                let grads = step.watch(&model).grads(uses_layer);
-                let ours = flat(&step.finish(grads, &model, &mut vec![]).expect("finish"), &model);
+                let grads = reduced(&mut reducer, &model, [3, 6], |model| model.grads(uses_layer));
                 assert_eq!(reducer.fallback(), None, "uses the layer: {uses_layer}");
-                (ours, wanted)
+                (flat(&grads, &model), wanted)
             })
         },
     );
@@ -184,12 +171,11 @@ fn reparameterized_parameters() {
         with_reducer(
             2,
             make,
-            || choose(overlap),
+            || tiny(overlap),
             |net, mut reducer: Reducer, group| {
                 let net = filled(net, |_, index| number(index));
-                let step = reducer.step(3, 6);
-                let grads = step.watch(&net).grads(rows(3, 4, &device()) + group.rank() as f32);
-                let ours = bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
+                let x = rows(3, 4, &device()) + group.rank() as f32;
+                let ours = bits(&reduced(&mut reducer, &net, [3, 6], |net| net.grads(x)), &net);
                 assert_eq!(reducer.fallback(), None);
                 assert!(!ours.is_empty());
                 ours
@@ -205,7 +191,7 @@ fn a_parameter_that_became_trainable_is_an_error_with_a_remedy() {
     let errors = with_reducer(
         2,
         make,
-        || choose(true),
+        || tiny(true),
         |net, mut reducer: Reducer, _| {
             let net = net.unfreeze();
             let step = reducer.step(3, 6);
@@ -221,7 +207,7 @@ fn records_and_later_copies_are_not_watched() {
     with_reducer(
         2,
         Net::new,
-        || choose(true),
+        || tiny(true),
         |net, mut reducer: Reducer, _| {
             let step = reducer.step(3, 6);
             let watched = step.watch(&net);

@@ -1,12 +1,12 @@
 //! Communication hooks: built-in ones and a user's.
 
-use super::{Net, TINY, device, flat, numbers, rows, with_reducer, worst};
+use super::{Net, device, flat, numbers, reduced, rows, tiny, with_reducer, worst};
 use burn::module::{Module, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_ddp_collective::{
     Error, ProcessGroup, Result,
-    gradient::{Bucket, BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
+    gradient::{Bucket, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
 };
 use std::sync::Arc;
 
@@ -54,9 +54,8 @@ fn summed(
     let results = with_reducer(size, Matrix::new, hook, |net, mut reducer, group| {
         let mut sum = vec![0.0; 611];
         for _ in 0..steps {
-            let step = reducer.step(1, size);
-            let grads = step.watch(&net).grads(matrix(group.rank()), numbers(7));
-            let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+            let grads =
+                reduced(&mut reducer, &net, [1, size], |net| net.grads(matrix(group.rank()), numbers(7)));
             sum.iter_mut().zip(flat(&grads, &net)).for_each(|(to, from)| *to += from);
         }
         assert_eq!(reducer.fallback(), None);
@@ -166,7 +165,7 @@ impl CommHook for Mine {
 
 #[test]
 fn a_users_hook_sees_each_parameter_and_may_call_any_collective() {
-    let choose = || ReducerOptions { buckets: TINY, ..choose(Mine) };
+    let choose = || ReducerOptions { hook: Some(Arc::new(Mine)), ..tiny(true) };
     with_reducer(2, Net::new, choose, |net, mut reducer, _| {
         let wanted: Vec<f32> =
             flat(&net.grads(rows(3, 4, &device())), &net).into_iter().map(|g| 2.0 * g).collect();
@@ -200,7 +199,7 @@ impl CommHook for Broken {
 #[test]
 fn an_error_in_a_hook_fails_the_step_on_every_rank() {
     for bucket in [0, 3, 5] {
-        let choose = || ReducerOptions { buckets: TINY, ..choose(Broken(bucket)) };
+        let choose = || ReducerOptions { hook: Some(Arc::new(Broken(bucket))), ..tiny(true) };
         let errors = with_reducer(3, Net::new, choose, |net, mut reducer, _| {
             let step = reducer.step(3, 9);
             let grads = step.watch(&net).grads(rows(3, 4, &device()));
@@ -215,12 +214,7 @@ fn hooks_work_on_a_model_without_parameters() {
     for hook in
         [Arc::new(HalfPrecision::Bf16) as Arc<dyn CommHook>, Arc::new(PowerSgd::new(1).expect("a rank"))]
     {
-        let choose = || ReducerOptions {
-            buckets: BucketSizes::default(),
-            overlap: true,
-            hook: Some(hook.clone()),
-            ..ReducerOptions::default()
-        };
+        let choose = || ReducerOptions { hook: Some(hook.clone()), ..ReducerOptions::default() };
         let make = |device: &_| Net::new(device).freeze();
         with_reducer(2, make, choose, |net, mut reducer, _| {
             let mut totals = vec![1.0];

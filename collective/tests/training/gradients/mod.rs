@@ -15,8 +15,11 @@ mod site;
 mod sums;
 mod uses;
 
-use crate::common::{Kind, options, world};
-use burn::module::{Module, ModuleVisitor, Param};
+use crate::{
+    common::{Kind, options, world},
+    support::{by_parameter, device, flat, worst},
+};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -28,10 +31,6 @@ use burn_ddp_collective::{
 
 /// One bucket per parameter.
 const TINY: BucketSizes = BucketSizes { first: 1, rest: 1 };
-
-fn device() -> Device {
-    Device::flex().autodiff()
-}
 
 /// Different values, the same on every rank.
 fn number(index: usize) -> f32 {
@@ -73,35 +72,25 @@ impl Net {
     }
 }
 
-/// All trainable gradients, flat, in field order; `None` for parameters without one.
-struct Flat<'a>(&'a GradientsParams, Vec<Option<Vec<f32>>>);
-
-impl ModuleVisitor for Flat<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() {
-            let grad = self.0.get::<D>(param.id);
-            self.1.push(grad.map(|grad| grad.into_data().convert::<f32>().try_into_vec().expect("f32")));
-        }
-    }
-}
-
-fn by_parameter<M: Module>(grads: &GradientsParams, module: &M) -> Vec<Option<Vec<f32>>> {
-    let mut flat = Flat(grads, Vec::new());
-    module.visit(&mut flat);
-    flat.1
-}
-
-fn flat<M: Module>(grads: &GradientsParams, module: &M) -> Vec<f32> {
-    by_parameter(grads, module).into_iter().flatten().flatten().collect()
-}
-
 fn bits<M: Module>(grads: &GradientsParams, module: &M) -> Vec<u32> {
     flat(grads, module).into_iter().map(f32::to_bits).collect()
 }
 
-fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
-    assert_eq!(ours.len(), theirs.len());
-    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+/// Options with a bucket per parameter.
+fn tiny(overlap: bool) -> ReducerOptions {
+    ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() }
+}
+
+/// The reduced gradients of a step, of `samples` on this rank and `global` on all, whose own ones `grads` computes.
+fn reduced<M: Module>(
+    reducer: &mut Reducer,
+    net: &M,
+    [samples, global]: [usize; 2],
+    grads: impl FnOnce(&M) -> GradientsParams,
+) -> GradientsParams {
+    let step = reducer.step(samples, global);
+    let grads = grads(&step.watch(net));
+    step.finish(grads, net, &mut vec![]).expect("finish")
 }
 
 /// One step of three ranks with 3, 4 and no samples.
@@ -162,6 +151,7 @@ fn with_reducer_at<M: Module + Send, R: Send>(
         }
         let model = module_state::broadcast(make(&device()), &group, 0).expect("broadcast");
         let reducer = Reducer::new(&model, &group, choose()).expect("a reducer");
+        assert_eq!(reducer.on_device(), !matches!(place, Place::Host));
         body(model, reducer, group)
     })
 }

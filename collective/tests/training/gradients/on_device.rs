@@ -1,70 +1,18 @@
-//! Buckets in device memory give the same gradients as in host memory.
+//! What differs with buckets in device memory.
 //!
 //! The device is emulated; its tensors are in host memory.
 
-use super::{Net, TINY, by_parameter, device, flat, rows, site, uneven_step, worst};
-use crate::common::{Kind, options, world};
+use super::{Net, Place, device, rows, with_reducer_at};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn_ddp_collective::{
     DistributedDataParallel, Error, ProcessGroup, Result,
     gradient::{BucketSizes, Reducer, ReducerOptions},
     loader::ShardedBatch,
-    module_state,
 };
 
-fn reducer(group: &ProcessGroup, net: &Net, options: ReducerOptions) -> Reducer {
-    let reducer = Reducer::new(net, group, options).expect("a reducer");
-    assert!(reducer.on_device());
-    reducer
-}
-
 fn on_devices<R: Send>(body: impl Fn(Net, &ProcessGroup) -> R + Sync) -> Vec<R> {
-    let stand_in = site::StandIn::new();
-    world(Kind::Thread, 3, options(), |group| {
-        site::attach(&group, &stand_in);
-        let net = module_state::broadcast(Net::new(&device()), &group, 0).expect("broadcast");
-        body(net, &group)
-    })
-}
-
-#[test]
-fn gradients_equal_those_of_the_global_batch() {
-    for buckets in [BucketSizes::default(), TINY, BucketSizes { first: 1, rest: 64 }] {
-        let results = on_devices(|net, group| {
-            let mut reducer = reducer(group, &net, ReducerOptions { buckets, ..ReducerOptions::default() });
-            let (grads, wanted) = uneven_step(&net, &mut reducer, group.rank());
-            let unused: Vec<String> =
-                reducer.unused().map(|(path, users)| format!("{path} {users}")).collect();
-            // The rank without samples does not count.
-            assert_eq!(unused, ["unused.weight 0", "unused.bias 0"]);
-            (flat(&grads, &net), by_parameter(&grads, &net).len(), wanted)
-        });
-        for (ours, _, wanted) in &results {
-            assert_eq!(ours, &results[0].0, "the same bits on every rank");
-            assert!(worst(ours, wanted) < 1e-6, "{buckets:?}");
-        }
-    }
-}
-
-#[test]
-fn accumulated_batches_are_included() {
-    let results = on_devices(|net, group| {
-        let mut reducer = reducer(group, &net, ReducerOptions::default());
-        let x = rows(12, 4, &device());
-        let wanted = flat(&net.grads(x.clone()), &net);
-        // 4 samples per rank, 1 accumulated and 3 with the step.
-        let from = group.rank() * 4;
-        let early = reducer.local(&net).grads(x.clone().slice([from..from + 1, 0..4]));
-        reducer.accumulate(early, &net, 1);
-        let step = reducer.step(3, 12);
-        let grads = step.watch(&net).grads(x.slice([from + 1..from + 4, 0..4]));
-        let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
-        (flat(&grads, &net), wanted)
-    });
-    for (ours, wanted) in &results {
-        assert!(worst(ours, wanted) < 1e-6);
-    }
+    with_reducer_at(Place::Device, 3, Net::new, ReducerOptions::default, |net, _, group| body(net, &group))
 }
 
 #[test]

@@ -1,17 +1,8 @@
 //! Overlap of communication with backward: order of events, and bit-identical results.
 
-use super::{TINY, bits, device, rows, with_reducer};
+use super::{bits, device, reduced, rows, tiny, with_reducer};
 use crate::common::{KINDS, Kind, options, world};
-use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
-    backend_extension,
-    tensor::FloatTensor,
-};
+use burn::backend::Flex;
 use burn::module::Module;
 use burn::nn::{
     Linear, LinearConfig,
@@ -24,7 +15,10 @@ use burn_ddp_collective::{
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
     module_state, tensor,
 };
-use kernels::layers;
+use kernels::{
+    autodiff::{self, Gradients, Saved, Upstream},
+    layers,
+};
 use std::{
     sync::{Arc, Condvar, Mutex},
     time::Duration,
@@ -72,54 +66,31 @@ impl CommHook for Recorder {
     }
 }
 
-/// An operation that waits for an event in backward, if given, and then records another.
+/// One bucket per parameter, whose reductions are recorded.
+fn recorded(overlap: bool, log: &Arc<Log>) -> ReducerOptions {
+    ReducerOptions { hook: Some(Arc::new(Recorder(log.clone()))), ..tiny(overlap) }
+}
+
+/// An operation that waits for an event in backward, and then records another.
 #[derive(Clone, Debug)]
 struct Gate {
     log: Arc<Log>,
-    waits_for: Option<&'static str>,
+    waits_for: &'static str,
     records: &'static str,
 }
 
-#[backend_extension(Autodiff, Flex)]
-trait GateBackend: Backend {
-    /// Identity whose backward pass waits.
-    fn gate(x: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
-}
-
-impl GateBackend for Flex {
-    fn gate(x: FloatTensor<Self>, _: Gate) -> FloatTensor<Self> {
-        x
+impl Saved<Flex, 1> for Gate {
+    fn gradients(self, Upstream { gradient, .. }: Upstream<Flex, 1>) -> Gradients<Flex, 1> {
+        self.log.expect(self.waits_for);
+        self.log.push(self.records);
+        [Some(gradient)]
     }
 }
 
-#[derive(Debug)]
-struct GateBackward;
-
-impl<B: Backend> Backward<B, 1> for GateBackward {
-    type State = Gate;
-
-    fn backward(self, ops: Ops<Gate, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let Gate { log, waits_for, records } = ops.state;
-        if let Some(event) = waits_for {
-            log.expect(event);
-        }
-        log.push(records);
-        unary::<B, _>(ops.parents, ops.node, grads, |grad| grad);
-    }
-}
-
-impl<B: GateBackend, C: CheckpointStrategy> GateBackend for Autodiff<B, C> {
-    fn gate(x: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self> {
-        let (primitive, guard) = x.into_parts();
-        match GateBackward.prepare::<C>([guard]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(gate, primitive),
-            OpsKind::UnTracked(prep) => prep.finish(primitive),
-        }
-    }
-}
-
+/// Identity whose backward pass waits.
 fn gate<const D: usize>(x: Tensor<D>, gate: Gate) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as GateBackend>::gate(x.into_dispatch(), gate))
+    autodiff::run::<Flex, Gate, 1, 0, D>([x.into_dispatch()], |[x]| Some((x, gate)))
+        .expect("a tensor of Flex")
 }
 
 /// Three layers of Burn's own types, unaware of the overlap.
@@ -143,27 +114,20 @@ fn buckets_are_reduced_during_backward() {
         world(Kind::Thread, 2, options(), |group: ProcessGroup| {
             let log = Arc::new(Log::default());
             let net = module_state::broadcast(Three::new(&device), &group, 0).expect("broadcast");
-            let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-            let choice = ReducerOptions {
-                buckets: TINY,
-                overlap: true,
-                hook: Some(hook),
-                ..ReducerOptions::default()
-            };
-            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            let mut reducer = Reducer::new(&net, &group, recorded(true, &log)).expect("a reducer");
             assert_eq!(reducer.buckets(), 6);
             for _ in 0..3 {
                 log.events.lock().unwrap().clear();
-                let step = reducer.step(3, 6);
-                let watched = step.watch(&net);
-                let gated = |x, waits_for, records| gate(x, Gate { log: log.clone(), waits_for, records });
-                let x = rows(3, 4, &device);
-                let x = gated(watched.a.forward(x).tanh(), Some("bucket 3"), "backward leaves b");
-                let x = gated(watched.b.forward(x).tanh(), Some("bucket 1"), "backward leaves c");
-                let loss = watched.c.forward(x).mean();
-                let grads = GradientsParams::from_grads(loss.backward(), &watched);
-                log.push("backward is over");
-                step.finish(grads, &net, &mut vec![]).expect("finish");
+                reduced(&mut reducer, &net, [3, 6], |net| {
+                    let gated =
+                        |x, waits_for, records| gate(x, Gate { log: log.clone(), waits_for, records });
+                    let x = rows(3, 4, &device);
+                    let x = gated(net.a.forward(x).tanh(), "bucket 3", "backward leaves b");
+                    let x = gated(net.b.forward(x).tanh(), "bucket 1", "backward leaves c");
+                    let grads = GradientsParams::from_grads(net.c.forward(x).mean().backward(), net);
+                    log.push("backward is over");
+                    grads
+                });
                 let events = log.events();
                 let at = |event: &str| events.iter().position(|e| e == event).expect(event);
                 // c's two parameters are reduced when backward leaves c, b's two when it leaves b.
@@ -193,18 +157,15 @@ fn the_buckets_of_a_convolution_are_reduced_during_backward() {
         let conv = || Conv2dConfig::new([1, 1], [3, 3]).init(&device());
         let net = Convolutions { first: conv(), second: conv() };
         let net = module_state::broadcast(net, &group, 0).expect("broadcast");
-        let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-        let choice = ReducerOptions { buckets: TINY, hook: Some(hook), ..ReducerOptions::default() };
-        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let step = reducer.step(2, 4);
-        let watched = step.watch(&net);
-        let x = layers::conv(&watched.first, rows(2, 64, &device()).reshape([2, 1, 8, 8]));
-        // Backward leaves the second convolution when its weight, in bucket 1, has been reduced.
-        let waits =
-            Gate { log: log.clone(), waits_for: Some("bucket 1"), records: "backward leaves the second" };
-        let loss = layers::conv_relu(&watched.second, gate(x, waits)).mean();
-        let grads = GradientsParams::from_grads(loss.backward(), &watched);
-        step.finish(grads, &net, &mut vec![]).expect("finish");
+        let mut reducer = Reducer::new(&net, &group, recorded(true, &log)).expect("a reducer");
+        reduced(&mut reducer, &net, [2, 4], |net| {
+            let x = layers::conv(&net.first, rows(2, 64, &device()).reshape([2, 1, 8, 8]));
+            // Backward leaves the second convolution when its weight, in bucket 1, has been reduced.
+            let waits =
+                Gate { log: log.clone(), waits_for: "bucket 1", records: "backward leaves the second" };
+            let loss = layers::conv_relu(&net.second, gate(x, waits)).mean();
+            GradientsParams::from_grads(loss.backward(), net)
+        });
         assert_eq!(reducer.fallback(), None);
     });
 }
@@ -215,16 +176,13 @@ fn without_overlap_buckets_are_reduced_after_backward() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let log = log[group.rank()].clone();
         let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
-        let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-        let choice =
-            ReducerOptions { buckets: TINY, overlap: false, hook: Some(hook), ..ReducerOptions::default() };
-        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let step = reducer.step(3, 6);
-        let watched = step.watch(&net);
-        let loss = watched.c.forward(watched.b.forward(watched.a.forward(rows(3, 4, &device())))).mean();
-        let grads = GradientsParams::from_grads(loss.backward(), &watched);
-        log.push("backward is over");
-        step.finish(grads, &net, &mut vec![]).expect("finish");
+        let mut reducer = Reducer::new(&net, &group, recorded(false, &log)).expect("a reducer");
+        reduced(&mut reducer, &net, [3, 6], |net| {
+            let loss = net.c.forward(net.b.forward(net.a.forward(rows(3, 4, &device())))).mean();
+            let grads = GradientsParams::from_grads(loss.backward(), net);
+            log.push("backward is over");
+            grads
+        });
         let wanted =
             ["backward is over", "bucket 0", "bucket 1", "bucket 2", "bucket 3", "bucket 4", "bucket 5"];
         assert_eq!(log.events(), wanted);
@@ -237,8 +195,7 @@ fn collectives_inside_backward_do_not_change_the_order_of_buckets() {
     for kind in KINDS {
         world(kind, 2, options(), |group: ProcessGroup| {
             let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
-            let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
-            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            let mut reducer = Reducer::new(&net, &group, tiny(true)).expect("a reducer");
             let loss = |net: &Three, rank: usize| {
                 let x = net.a.forward(rows(3, 4, &device()) + rank as f32).tanh();
                 let x = tensor::all_reduce(x, &group, ReduceOp::Mean).expect("all_reduce").tanh();
@@ -247,13 +204,13 @@ fn collectives_inside_backward_do_not_change_the_order_of_buckets() {
             };
             let mut all = Vec::new();
             for _ in 0..5 {
-                let step = reducer.step(3, 6);
-                let watched = step.watch(&net);
-                // Rank 1 uses only c, so that its other buckets are ready at other times.
-                let used = loss(&watched, group.rank());
-                let used = if group.rank() == 1 { used * 0.0 + watched.c.weight.val().sum() } else { used };
-                let grads = GradientsParams::from_grads(used.backward(), &watched);
-                all.push(bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net));
+                let grads = reduced(&mut reducer, &net, [3, 6], |net| {
+                    // Rank 1 uses only c, so that its other buckets are ready at other times.
+                    let used = loss(net, group.rank());
+                    let used = if group.rank() == 1 { used * 0.0 + net.c.weight.val().sum() } else { used };
+                    GradientsParams::from_grads(used.backward(), net)
+                });
+                all.push(bits(&grads, &net));
             }
             assert!(all.iter().all(|bits| *bits == all[0]));
             assert_eq!(reducer.fallback(), None);
@@ -264,23 +221,18 @@ fn collectives_inside_backward_do_not_change_the_order_of_buckets() {
 #[test]
 fn buckets_are_reduced_in_the_same_order_on_every_rank() {
     let logs = [(); 2].map(|()| Arc::new(Log::default()));
-    let choose = ReducerOptions::default;
-    with_reducer(2, Three::new, choose, |net, _, group| {
-        let log = logs[group.rank()].clone();
-        let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-        let choice =
-            ReducerOptions { buckets: TINY, overlap: true, hook: Some(hook), ..ReducerOptions::default() };
+    with_reducer(2, Three::new, ReducerOptions::default, |net, _, group| {
+        let choice = recorded(true, &logs[group.rank()]);
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let step = reducer.step(3, 6);
-        let watched = step.watch(&net);
-        let x = rows(3, 4, &device());
-        // Rank 1 runs the layers in reverse order.
-        let y = match group.rank() {
-            0 => watched.c.forward(watched.b.forward(watched.a.forward(x))),
-            _ => watched.a.forward(watched.b.forward(watched.c.forward(x))),
-        };
-        let grads = GradientsParams::from_grads(y.mean().backward(), &watched);
-        step.finish(grads, &net, &mut vec![]).expect("finish");
+        reduced(&mut reducer, &net, [3, 6], |net| {
+            let x = rows(3, 4, &device());
+            // Rank 1 runs the layers in reverse order.
+            let y = match group.rank() {
+                0 => net.c.forward(net.b.forward(net.a.forward(x))),
+                _ => net.a.forward(net.b.forward(net.c.forward(x))),
+            };
+            GradientsParams::from_grads(y.mean().backward(), net)
+        });
     });
     let wanted: Vec<String> = (0..6).map(|bucket| format!("bucket {bucket}")).collect();
     assert!(logs.iter().all(|log| log.events() == wanted), "{logs:?}");

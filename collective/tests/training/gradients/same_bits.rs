@@ -1,9 +1,9 @@
 //! Overlap is bit-identical to no overlap for all kinds of layers.
 
-use super::{TINY, bits, device, number, numbers};
+use super::{bits, device, number, numbers, reduced, tiny};
 use crate::{
     common::{Kind, options, world},
-    parameters::filled,
+    support::filled,
 };
 use burn::module::Module;
 use burn::nn::{
@@ -14,10 +14,7 @@ use burn::nn::{
 };
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_ddp_collective::{
-    ProcessGroup,
-    gradient::{Reducer, ReducerOptions},
-};
+use burn_ddp_collective::{ProcessGroup, gradient::Reducer};
 
 /// Layers that Burn's autodiff treats differently.
 ///
@@ -75,15 +72,12 @@ fn images(rank: usize, device: &Device) -> Tensor<4> {
 fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)> {
     let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let net = filled(Zoo::new(device), |_, index| 0.3 * number(index) + 0.5);
-        let choice = ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() };
-        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let mut step = || {
-            let step = reducer.step(3, 6);
-            let watched = step.watch(&net);
-            let loss = watched.loss(images(group.rank(), device), attend);
-            let grads = GradientsParams::from_grads(loss.backward(), &watched);
-            bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net)
+        let mut reducer = Reducer::new(&net, &group, tiny(overlap)).expect("a reducer");
+        let grads = |net: &Zoo| {
+            let loss = net.loss(images(group.rank(), device), attend);
+            GradientsParams::from_grads(loss.backward(), net)
         };
+        let mut step = || bits(&reduced(&mut reducer, &net, [3, 6], grads), &net);
         let steps = (step(), step());
         assert_eq!(reducer.fallback(), None);
         steps

@@ -1,10 +1,14 @@
 //! Reduced gradients equal those of the mean over the global batch.
 
-use super::{Net, TINY, by_parameter, device, flat, number, rows, uneven_step, with_reducer, worst};
+use super::{
+    Net, PLACES, TINY, by_parameter, device, flat, number, reduced, rows, tiny, uneven_step, with_reducer,
+    with_reducer_at, worst,
+};
 use crate::{
     common::{KINDS, options, world},
-    parameters::filled,
+    support::filled,
 };
+use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn_ddp_collective::{
     ProcessGroup,
@@ -19,24 +23,32 @@ fn choices() -> Vec<ReducerOptions> {
     sizes.into_iter().flat_map(both).collect()
 }
 
-#[test]
-fn averaged_gradients_equal_those_of_an_uneven_global_batch() {
-    for choice in choices() {
-        let results = with_reducer(
+/// Compares the gradients of a step of three ranks with those of its global batch. `step` returns both.
+fn in_every_place(step: impl Fn(&Net, &mut Reducer, usize) -> (Vec<f32>, Vec<f32>) + Sync) {
+    for (place, choice) in PLACES.iter().flat_map(|place| choices().into_iter().map(move |it| (*place, it))) {
+        let results = with_reducer_at(
+            place,
             3,
             Net::new,
             || choice.clone(),
-            |net, mut reducer, group| {
-                let (grads, wanted) = uneven_step(&net, &mut reducer, group.rank());
-                assert_eq!(reducer.fallback(), None);
-                (flat(&grads, &net), wanted)
-            },
+            |net, mut reducer, group| step(&net, &mut reducer, group.rank()),
         );
         for (ours, wanted) in &results {
             assert_eq!(ours, &results[0].0, "the same bits on every rank");
-            assert!(worst(ours, wanted) < 1e-6, "{choice:?}");
+            assert!(worst(ours, wanted) < 1e-6, "{place:?} {choice:?}: {}", worst(ours, wanted));
         }
     }
+}
+
+#[test]
+fn averaged_gradients_equal_those_of_an_uneven_global_batch() {
+    in_every_place(|net, reducer, rank| {
+        let (grads, wanted) = uneven_step(net, reducer, rank);
+        assert_eq!(reducer.fallback(), None);
+        // The rank without samples does not count.
+        assert!(reducer.unused().eq([("unused.weight", 0), ("unused.bias", 0)]));
+        (flat(&grads, net), wanted)
+    });
 }
 
 #[test]
@@ -45,13 +57,9 @@ fn every_transport_gives_the_same_bits() {
         let results = world(kind, 2, options(), |group: ProcessGroup| {
             let device = device();
             let net = filled(Net::new(&device), |_, index| number(index));
-            let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
-            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            let mut reducer = Reducer::new(&net, &group, tiny(true)).expect("a reducer");
             let x = rows(6, 4, &device).slice([group.rank() * 3..group.rank() * 3 + 3, 0..4]);
-            let step = reducer.step(3, 6);
-            let grads = step.watch(&net).grads(x);
-            let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
-            flat(&grads, &net)
+            flat(&reduced(&mut reducer, &net, [3, 6], |net| net.grads(x)), &net)
         });
         assert_eq!(results[0], results[1]);
         results[0].clone()
@@ -67,36 +75,22 @@ const MICRO_COUNTS: [[usize; 3]; 3] = [[3, 2, 3], [2, 4, 3], [1, 0, 0]];
 
 #[test]
 fn uneven_micro_batches_add_up_to_the_global_batch() {
-    for choice in choices() {
-        let results = with_reducer(
-            3,
-            Net::new,
-            || choice.clone(),
-            |net, mut reducer, group| {
-                let x = rows(18, 4, &device());
-                let wanted = flat(&net.grads(x.clone()), &net);
-                let micro =
-                    |net: &Net, i: usize| net.grads(x.clone().slice([MICRO[group.rank()][i].clone(), 0..4]));
-                let counts = MICRO_COUNTS[group.rank()];
-                // Twice, to verify that no state is left over.
-                let mut ours = Vec::new();
-                for _ in 0..2 {
-                    for (i, count) in counts[..2].iter().enumerate() {
-                        reducer.accumulate(micro(&net, i), &net, *count);
-                    }
-                    let step = reducer.step(counts[2], 18);
-                    let grads = micro(&step.watch(&net), 2);
-                    ours.push(flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net));
-                }
-                assert_eq!(ours[0], ours[1]);
-                (ours.remove(0), wanted)
-            },
-        );
-        for (ours, wanted) in &results {
-            assert_eq!(ours, &results[0].0, "the same bits on every rank");
-            assert!(worst(ours, wanted) < 1e-6, "{choice:?}: {}", worst(ours, wanted));
-        }
-    }
+    in_every_place(|net, reducer, rank| {
+        let x = rows(18, 4, &device());
+        let wanted = flat(&net.grads(x.clone()), net);
+        let micro = |net: &Net, i: usize| net.grads(x.clone().slice([MICRO[rank][i].clone(), 0..4]));
+        let counts = MICRO_COUNTS[rank];
+        // Twice, to verify that no state is left over.
+        let ours = [(); 2].map(|()| {
+            for (i, count) in counts[..2].iter().enumerate() {
+                let early = micro(&reducer.local(net), i);
+                reducer.accumulate(early, net, *count);
+            }
+            flat(&reduced(reducer, net, [counts[2], 18], |net| micro(net, 2)), net)
+        });
+        assert_eq!(ours[0], ours[1]);
+        (ours[0].clone(), wanted)
+    });
 }
 
 #[test]
@@ -106,14 +100,11 @@ fn a_world_of_one_accumulates_and_leaves_gradients_unchanged() {
     let mut reducer = Reducer::new(&net, &group, ReducerOptions::default()).expect("a reducer");
     let x = rows(7, 4, &device);
     let whole = flat(&net.grads(x.clone()), &net);
-    let step = reducer.step(7, 7);
-    let grads = step.watch(&net).grads(x.clone());
-    assert_eq!(flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net), whole);
+    let grads = reduced(&mut reducer, &net, [7, 7], |net| net.grads(x.clone()));
+    assert_eq!(flat(&grads, &net), whole);
 
     reducer.accumulate(net.grads(x.clone().slice([0..4, 0..4])), &net, 4);
-    let step = reducer.step(3, 7);
-    let grads = step.watch(&net).grads(x.slice([4..7, 0..4]));
-    let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+    let grads = reduced(&mut reducer, &net, [3, 7], |net| net.grads(x.slice([4..7, 0..4])));
     assert!(worst(&flat(&grads, &net), &whole) < 1e-6);
     assert_eq!(reducer.unused().count(), 0);
 }
@@ -127,15 +118,14 @@ fn a_parameter_has_a_gradient_if_any_rank_used_it() {
             || choice.clone(),
             |net, mut reducer, group| {
                 let x = rows(2, 4, &device());
-                let step = reducer.step(2, 6);
-                let watched = step.watch(&net);
-                // Rank 0 does not use the first layer.
-                let loss = match group.rank() {
-                    0 => watched.last.forward(Tensor::<2>::ones([2, 8], &device())).mean(),
-                    _ => watched.loss(x.clone()),
-                };
-                let grads = burn::optim::GradientsParams::from_grads(loss.backward(), &watched);
-                let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+                let grads = reduced(&mut reducer, &net, [2, 6], |net| {
+                    // Rank 0 does not use the first layer.
+                    let loss = match group.rank() {
+                        0 => net.last.forward(Tensor::<2>::ones([2, 8], &device())).mean(),
+                        _ => net.loss(x.clone()),
+                    };
+                    GradientsParams::from_grads(loss.backward(), net)
+                });
                 let users: Vec<(String, usize)> =
                     reducer.unused().map(|(path, n)| (path.into(), n)).collect();
                 let wanted =
@@ -160,9 +150,7 @@ fn gradients_of_padding_are_ignored() {
     let results = with_reducer(2, Net::new, ReducerOptions::default, |net, mut reducer, group| {
         let x = rows(2, 4, &device());
         let (x, count) = if group.rank() == 0 { (x, 2) } else { (x * f32::NAN, 0) };
-        let step = reducer.step(count, 2);
-        let grads = step.watch(&net).grads(x);
-        let grads = flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
+        let grads = flat(&reduced(&mut reducer, &net, [count, 2], |net| net.grads(x)), &net);
         let unused: Vec<_> = reducer.unused().map(|(path, ranks)| (path.to_owned(), ranks)).collect();
         assert_eq!(unused, [("unused.weight".to_owned(), 0), ("unused.bias".to_owned(), 0)]);
         grads

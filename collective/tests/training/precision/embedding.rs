@@ -1,8 +1,9 @@
 //! Embeddings in 16 bits: gradients over many tokens, and the refusal of Burn's layer.
 
+use super::device;
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
-use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use burn_ddp_collective::{
     ProcessGroup,
     gradient::{Reducer, ReducerOptions},
@@ -13,10 +14,6 @@ use kernels::layers::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 const TOKENS: usize = 1 << 16;
 const VECTORS: usize = 4;
 const WIDTH: usize = 8;
-
-fn device() -> Device {
-    Device::flex().autodiff()
-}
 
 fn reducer<M: Module>(net: &M, precision: Precision) -> Result<Reducer, String> {
     let options = ReducerOptions { precision, ..ReducerOptions::default() };

@@ -1,12 +1,13 @@
 //! Burn's layers in 16 bits.
 
+use super::device;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{
     BatchNorm, BatchNormConfig, EmbeddingConfig, GroupNormConfig, LayerNormConfig, LstmConfig,
     PositionalEncodingConfig, RmsNormConfig,
     attention::{MhaInput, MultiHeadAttentionConfig},
 };
-use burn::tensor::{DType, Device, Distribution, FloatDType, Int, Tensor};
+use burn::tensor::{DType, Distribution, FloatDType, Int, Tensor};
 use burn_ddp_collective::{
     ProcessGroup,
     gradient::{Reducer, ReducerOptions},
@@ -14,10 +15,6 @@ use burn_ddp_collective::{
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-fn device() -> Device {
-    Device::flex().autodiff()
-}
 
 /// Casts parameters, as a step in 16 bits does.
 struct Cast(FloatDType);

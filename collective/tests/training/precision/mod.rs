@@ -6,7 +6,10 @@ mod strategy;
 mod sums;
 mod wrapper;
 
-use crate::{common, parameters::filled};
+use crate::{
+    common,
+    support::{device, filled, training, worst},
+};
 use burn::module::{Module, Param};
 use burn::nn::{
     Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
@@ -15,8 +18,7 @@ use burn::nn::{
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use burn_ddp_collective::{dp::ParallelStep, metric::Classification};
+use burn_ddp_collective::{dp::ParallelStep, metric::Classification, train_steps};
 
 /// The layers of the MNIST network, and a LayerNorm.
 #[derive(Module, Debug)]
@@ -79,24 +81,7 @@ impl ParallelStep for Net {
     }
 }
 
-impl TrainStep for Net {
-    type Input = Batch;
-    type Output = Classification;
-
-    fn step(&self, batch: Batch) -> TrainOutput<Classification> {
-        let (loss, output) = self.criterion(self.forward_part(batch.clone()), batch);
-        TrainOutput::new(self, loss.backward(), output)
-    }
-}
-
-impl InferenceStep for Net {
-    type Input = Batch;
-    type Output = Classification;
-
-    fn step(&self, batch: Batch) -> Classification {
-        self.criterion(self.forward_part(batch.clone()), batch).1
-    }
-}
+train_steps!(Net: Batch => Classification);
 
 /// Samples from this number on exceed the range of f16.
 const BRIGHT: usize = 1_000_000;
@@ -112,10 +97,4 @@ fn batch(samples: &[usize], device: &Device) -> Batch {
     let pixels = TensorData::new(pixels.collect::<Vec<_>>(), [samples.len(), 1, 8, 8]);
     let labels: Vec<i32> = samples.iter().map(|sample| (sample % 3) as i32).collect();
     (Tensor::from_data(pixels, device), Tensor::from_data(&labels[..], device))
-}
-
-/// The largest difference of two curves.
-fn difference(ours: &[f32], theirs: &[f32]) -> f32 {
-    assert_eq!(ours.len(), theirs.len());
-    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }

@@ -3,20 +3,20 @@
 use super::{
     BRIGHT, Batch, Net, batch,
     common::{Kind, options, world},
-    difference,
+    device, training, worst,
 };
 use crate::reports::{Listen, Reports};
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device};
-use burn::train::{Learner, SupervisedTraining, logger::InMemoryMetricLogger, metric::LossMetric};
+use burn::train::Learner;
 use burn_ddp_collective::{
     Error, ProcessGroup, StepOptions, World,
     dp::DataParallelConfig,
     gradient::ReducerOptions,
     loader::ShardedLoader,
     precision::Precision,
-    strategy::{Callback, DdpStrategy, Distributed, DpStrategy, Join, NoopRenderer, ParallelStrategy},
+    strategy::{Callback, DdpStrategy, Distributed, DpStrategy, Join, ParallelStrategy},
 };
 use std::sync::Arc;
 
@@ -80,14 +80,8 @@ impl Run<'_> {
                 ..StepOptions::default()
             });
         let loader = self.loader(world);
-        let net = Net::new(&Device::flex().autodiff());
-        let training = SupervisedTraining::<Net>::new(".", loader.clone(), loader)
-            .metrics((LossMetric::new(),))
-            .with_metric_logger(InMemoryMetricLogger::default())
-            .with_application_logger(None)
-            .num_epochs(3)
-            .renderer(Box::new(NoopRenderer));
-        strategy.launch(training, Learner::new(net, SgdConfig::new().init(), 0.2))?;
+        let learner = Learner::new(Net::new(&device()), SgdConfig::new().init(), 0.2);
+        strategy.launch(training::<Net>(".", loader.clone(), loader, 3), learner)?;
         Ok(listen.take())
     }
 
@@ -130,13 +124,17 @@ fn every_mode_follows_f32_without_code_in_the_model() {
             ("2 replicas", run.replicas(2)),
             ("3 replicas", run.replicas(3)),
         ] {
-            let worst = difference(&reports.losses(), &wanted);
+            let difference = worst(&reports.losses(), &wanted);
             // The machine decides whether a rank is slow.
             let warnings: Vec<_> =
                 reports.warnings.iter().filter(|text| !text.contains(" is slow: ")).collect();
             assert_eq!(warnings, [""; 0], "{precision} {way}");
-            println!("{precision} {way}: largest difference of the loss {worst}");
-            assert!(worst < tolerance, "{precision} {way}: {worst}\n{:?}\n{wanted:?}", reports.losses());
+            println!("{precision} {way}: largest difference of the loss {difference}");
+            assert!(
+                difference < tolerance,
+                "{precision} {way}: {difference}\n{:?}\n{wanted:?}",
+                reports.losses()
+            );
             let same = reports.epochs[2].digest == exact.epochs[2].digest;
             assert!(!same || precision == Precision::F32, "{precision} {way} does something");
         }
@@ -169,8 +167,8 @@ fn accumulated_batches_are_cast_and_scaled_too() {
     let run = |precision| Run { precision, accumulation: 2, samples: &samples };
     let wanted = run(Precision::F32).ranks(1).losses();
     for reports in [run(Precision::F16).ranks(2), run(Precision::F16).replicas(2)] {
-        let worst = difference(&reports.losses(), &wanted);
-        assert!(worst < 0.002, "{worst}");
+        let difference = worst(&reports.losses(), &wanted);
+        assert!(difference < 0.002, "{difference}");
     }
 }
 

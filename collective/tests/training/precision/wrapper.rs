@@ -3,7 +3,7 @@
 use super::{
     BRIGHT, Batch, Net, batch,
     common::{Kind, options, world},
-    difference,
+    device, worst,
 };
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
@@ -28,10 +28,6 @@ fn cast(net: &Net, (images, labels): Batch) -> Tensor<1> {
     let features = net.forward(images) * net.factor.val().unsqueeze();
     let logits = features.cast(FloatDType::F32);
     burn::nn::loss::CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels)
-}
-
-fn device() -> Device {
-    Device::flex().autodiff()
 }
 
 fn choose(precision: Precision) -> ReducerOptions {
@@ -104,9 +100,9 @@ fn mixed_precision_follows_f32_and_gradients_and_parameters_stay_f32() {
             ("2 ranks", ranks(2, precision, loss)),
             ("2 replicas", replicas(2, precision, loss)),
         ] {
-            let worst = difference(&losses, &wanted);
-            println!("{precision}, loss {name}, {way}: largest difference of the loss {worst}");
-            assert!(worst < tolerance, "{precision} {way}: {worst}\n{losses:?}\n{wanted:?}");
+            let difference = worst(&losses, &wanted);
+            println!("{precision}, loss {name}, {way}: largest difference of the loss {difference}");
+            assert!(difference < tolerance, "{precision} {way}: {difference}\n{losses:?}\n{wanted:?}");
             assert!(precision == Precision::F32 || losses != wanted, "{precision} {way}");
         }
     }
@@ -114,8 +110,8 @@ fn mixed_precision_follows_f32_and_gradients_and_parameters_stay_f32() {
     for loss in [plain as Loss, cast] {
         let [one, two] = [1, 2].map(|size| ranks(size, Precision::F16, loss));
         for losses in [one, two, replicas(2, Precision::F16, loss)] {
-            let worst = difference(&losses[20..], &wanted[20..]);
-            assert!(worst < 0.01, "f16: {worst}\n{losses:?}\n{wanted:?}");
+            let difference = worst(&losses[20..], &wanted[20..]);
+            assert!(difference < 0.01, "f16: {difference}\n{losses:?}\n{wanted:?}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod stragglers;
 use crate::{
     common,
     reports::{Listen, Reports},
+    support::{device, options_with, training},
 };
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
@@ -19,15 +20,12 @@ use burn::nn::{
 };
 use burn::optim::{SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
-use burn::train::{
-    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
-    logger::InMemoryMetricLogger, metric::LossMetric,
-};
+use burn::train::{InferenceStep, Learner, RegressionOutput, TrainOutput, TrainStep};
 use burn_ddp_collective::{
     Error, ProcessGroup, StepOptions,
     loader::ShardedLoader,
     precision::{self, Precision},
-    strategy::{DdpStrategy, NoopRenderer},
+    strategy::DdpStrategy,
 };
 use std::{
     path::PathBuf,
@@ -41,9 +39,7 @@ type Ddp = DdpStrategy<LinearModel>;
 
 /// Sets some of the options of a step.
 fn with(ddp: Ddp, set: impl FnOnce(&mut StepOptions)) -> Ddp {
-    let mut options = StepOptions::default();
-    set(&mut options);
-    ddp.with_options(options)
+    ddp.with_options(options_with(set))
 }
 
 /// Linear regression, with an optional BatchNorm before it.
@@ -143,7 +139,7 @@ impl Batcher<f32, Points> for Stack {
 
 /// Trains on one rank of `group`, with 40 points over all ranks.
 fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Reports {
-    let device = Device::flex().autodiff();
+    let device = device();
     let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs, checkpoints } = rank;
     let world = group.world();
     let load = |precision, factor| {
@@ -161,12 +157,7 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Reports
     let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
     let optimizer = SgdConfig::new().with_momentum(momentum).init();
     let folder = checkpoints.clone().unwrap_or_else(|| ".".into());
-    let training = SupervisedTraining::<LinearModel>::new(folder, train, valid)
-        .metrics((LossMetric::new(),))
-        .with_metric_logger(InMemoryMetricLogger::default())
-        .with_application_logger(None)
-        .num_epochs(epochs)
-        .renderer(Box::new(NoopRenderer));
+    let training = training::<LinearModel>(folder, train, valid, epochs);
     let training = if checkpoints.is_some() { training.with_default_checkpointers() } else { training };
     let failure = set(ddp).launch(training, Learner::new(model, optimizer, lr)).err();
     Reports { failure, ..listen.take() }

@@ -49,6 +49,14 @@ fn assert_same(case: &Case, ours: Layers, theirs: Layers) {
     }
 }
 
+/// Compares the layers in the same passes, without and with pooling, with separate ones.
+fn assert_fused(case: &Case, pool: &MaxPool2d) {
+    assert_same(case, &|norm, x| norm.forward_relu(x), &|norm, x| relu(norm.forward(x)));
+    assert_same(case, &|norm, x| norm.forward_relu_max_pool(pool, x), &|norm, x| {
+        pool.forward(relu(norm.forward(x)))
+    });
+}
+
 fn pool(kernel: usize, stride: usize) -> MaxPool2d {
     MaxPool2dConfig::new([kernel, kernel]).with_strides([stride, stride]).init()
 }
@@ -67,13 +75,7 @@ proptest! {
     ) {
         let case = Case::random(seed, &shards, &[channels, size[0], size[1]], 2);
         let case = Case { dtype: DType::F32, ..case };
-        assert_same(&case, &|norm, x| norm.forward_relu(x), &|norm, x| relu(norm.forward(x)));
-        let pool = pool(kernel, kernel);
-        assert_same(
-            &case,
-            &|norm, x| norm.forward_relu_max_pool(&pool, x),
-            &|norm, x| pool.forward(relu(norm.forward(x))),
-        );
+        assert_fused(&case, &pool(kernel, kernel));
     }
 }
 
@@ -81,11 +83,7 @@ proptest! {
 fn other_types_and_overlapping_windows_are_computed_by_separate_layers() {
     let case = Case::random(4, &[3, 2], &[2, 6, 6], 2);
     for dtype in [DType::F32, DType::F64] {
-        let (case, pool) = (Case { dtype, ..case.clone() }, pool(3, 1));
-        assert_same(&case, &|norm, x| norm.forward_relu(x), &|norm, x| relu(norm.forward(x)));
-        assert_same(&case, &|norm, x| norm.forward_relu_max_pool(&pool, x), &|norm, x| {
-            pool.forward(relu(norm.forward(x)))
-        });
+        assert_fused(&Case { dtype, ..case.clone() }, &pool(3, 1));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Batches that are split into shards, and the results of normalising them.
 
+pub use crate::support::device;
+
 use crate::common::{Kind, options, world};
 use burn::module::{Param, RunningState};
 use burn::nn::BatchNorm;
@@ -9,10 +11,11 @@ use burn_ddp_collective::{
     sampler::mix,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig},
 };
+use serde::Deserialize;
 use std::ops::Range;
 
 /// One batch and the gradient of its output, row-major.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Batch {
     pub x: Vec<f64>,
     pub dy: Vec<f64>,
@@ -33,7 +36,7 @@ pub struct Case {
 }
 
 /// Results of one step, of one rank or of all.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Outcome {
     pub y: Vec<f64>,
     pub dx: Vec<f64>,
@@ -41,6 +44,30 @@ pub struct Outcome {
     pub dbeta: Vec<f64>,
     pub running_mean: Vec<f64>,
     pub running_var: Vec<f64>,
+}
+
+/// A layer to test, and the BatchNorm with its parameters and statistics.
+pub trait Layer {
+    fn norm(&self) -> &BatchNorm;
+    fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D>;
+}
+
+impl Layer for BatchNorm {
+    fn norm(&self) -> &BatchNorm {
+        self
+    }
+    fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        BatchNorm::forward(self, input)
+    }
+}
+
+impl Layer for SyncBatchNorm {
+    fn norm(&self) -> &BatchNorm {
+        &self.norm
+    }
+    fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        SyncBatchNorm::forward(self, input)
+    }
 }
 
 /// Reproducible numbers from -1 to 1.
@@ -84,23 +111,24 @@ impl Case {
         sync
     }
 
-    /// All steps of a module on these rows of every batch.
-    pub fn train(&self, sync: &SyncBatchNorm, rows: Range<usize>, device: &Device) -> Vec<Outcome> {
+    /// All steps of a layer on these rows of every batch.
+    pub fn train(&self, layer: &impl Layer, rows: Range<usize>, device: &Device) -> Vec<Outcome> {
         match self.shape.len() {
-            2 => self.train_of::<2>(sync, rows, device),
-            3 => self.train_of::<3>(sync, rows, device),
-            4 => self.train_of::<4>(sync, rows, device),
-            5 => self.train_of::<5>(sync, rows, device),
+            2 => self.train_of::<2>(layer, rows, device),
+            3 => self.train_of::<3>(layer, rows, device),
+            4 => self.train_of::<4>(layer, rows, device),
+            5 => self.train_of::<5>(layer, rows, device),
             other => panic!("{other} dimensions"),
         }
     }
 
     fn train_of<const D: usize>(
         &self,
-        sync: &SyncBatchNorm,
+        layer: &impl Layer,
         rows: Range<usize>,
         device: &Device,
     ) -> Vec<Outcome> {
+        let norm = layer.norm();
         let row: usize = self.shape[1..].iter().product();
         let shape = [&[rows.len()], &self.shape[1..]].concat();
         let part = |values: &[f64]| {
@@ -108,16 +136,16 @@ impl Case {
         };
         let step = |batch: &Batch| {
             let x = part(&batch.x).require_grad();
-            let y = sync.forward(x.clone());
+            let y = layer.forward(x.clone());
             let grads = (y.clone() * part(&batch.dy)).sum().backward();
             let of = |param: &Param<Tensor<1>>| values(param.grad(&grads).expect("a gradient"));
             Outcome {
                 y: values(y),
                 dx: values(x.grad(&grads).expect("a gradient")),
-                dgamma: of(&sync.norm.gamma),
-                dbeta: of(&sync.norm.beta),
-                running_mean: values(sync.norm.running_mean.value_sync()),
-                running_var: values(sync.norm.running_var.value_sync()),
+                dgamma: of(&norm.gamma),
+                dbeta: of(&norm.beta),
+                running_mean: values(norm.running_mean.value_sync()),
+                running_var: values(norm.running_var.value_sync()),
             }
         };
         self.steps.iter().map(step).collect()
@@ -161,10 +189,6 @@ impl Case {
         };
         (0..self.steps.len()).map(step).collect()
     }
-}
-
-pub fn device() -> Device {
-    Device::flex().autodiff()
 }
 
 pub fn tensor<const D: usize>(values: &[f64], shape: &[usize], dtype: DType, device: &Device) -> Tensor<D> {

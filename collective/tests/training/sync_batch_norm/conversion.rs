@@ -1,6 +1,9 @@
 //! `SyncBatchNorm` as a module: conversion of models, records and display.
 
-use crate::common::{Kind, options, world};
+use crate::{
+    common::{Kind, options, world},
+    support::device,
+};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
@@ -31,10 +34,6 @@ fn synchronised(device: &Device) -> Synchronised {
     use burn_ddp_collective::sync_batch_norm::SyncBatchNormConfig as BatchNormConfig;
     let norm = || BatchNormConfig::new(4).with_momentum(0.1).with_epsilon(1e-5).init(device);
     Net { linear: LinearConfig::new(4, 4).init(device), norm: norm(), more: vec![Some(norm()), None] }
-}
-
-fn device() -> Device {
-    Device::flex().autodiff()
 }
 
 fn groups(net: &Synchronised) -> Vec<bool> {

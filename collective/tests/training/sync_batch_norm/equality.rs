@@ -69,7 +69,8 @@ fn a_world_of_one_equals_burns_batch_norm() {
             let device = device();
             let alone = case.train(&case.module(&device), 0..6, &device);
             let solo = case.train(&case.module(&device).with_group(&ProcessGroup::solo()), 0..6, &device);
-            let burns = burns_own(&case);
+            // Without any code of this project.
+            let burns = case.train(&BatchNorm::from(case.module(&device)), 0..6, &device);
             assert_eq!(solo, alone);
             match dtype {
                 DType::F32 => {
@@ -80,37 +81,6 @@ fn a_world_of_one_equals_burns_batch_norm() {
                 _ => assert_eq!(alone, burns),
             }
         }
-    }
-}
-
-/// Burn's BatchNorm without any code of this project.
-fn burns_own(case: &Case) -> Vec<super::batches::Outcome> {
-    use super::batches::{Outcome, tensor, values};
-    fn run<const D: usize>(case: &Case) -> Vec<Outcome> {
-        let device = device();
-        let norm: BatchNorm = case.module(&device).into();
-        let step = |batch: &super::batches::Batch| {
-            let x = tensor::<D>(&batch.x, &case.shape, case.dtype, &device).require_grad();
-            let y = norm.forward(x.clone());
-            let dy = tensor::<D>(&batch.dy, &case.shape, case.dtype, &device);
-            let grads = (y.clone() * dy).sum().backward();
-            Outcome {
-                y: values(y),
-                dx: values(x.grad(&grads).expect("a gradient")),
-                dgamma: values(norm.gamma.grad(&grads).expect("a gradient")),
-                dbeta: values(norm.beta.grad(&grads).expect("a gradient")),
-                running_mean: values(norm.running_mean.value_sync()),
-                running_var: values(norm.running_var.value_sync()),
-            }
-        };
-        case.steps.iter().map(step).collect()
-    }
-    match case.shape.len() {
-        2 => run::<2>(case),
-        3 => run::<3>(case),
-        4 => run::<4>(case),
-        5 => run::<5>(case),
-        other => panic!("{other} dimensions"),
     }
 }
 

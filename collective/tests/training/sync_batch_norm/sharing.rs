@@ -1,8 +1,11 @@
 //! SyncBatchNorm in a model: uneven batches, padding, gradient checkpointing and the number of collectives.
 
 use super::batches::{apart, numbers, values};
-use crate::common::{Kind, options, world};
-use burn::module::{Module, ModuleVisitor, Param};
+use crate::{
+    common::{Kind, options, world},
+    support::{device, flat},
+};
+use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData, activation::relu};
@@ -48,21 +51,8 @@ fn samples(device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers(3, 27), [9, 3]), device)
 }
 
-/// All gradients, in field order.
-struct Flat<'a>(&'a GradientsParams, Vec<f64>);
-
-impl ModuleVisitor for Flat<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(grad) = self.0.get::<D>(param.id) {
-            self.1.extend(values(grad));
-        }
-    }
-}
-
-fn flat(grads: &GradientsParams, net: &Net) -> Vec<f64> {
-    let mut flat = Flat(grads, Vec::new());
-    net.visit(&mut flat);
-    flat.1
+fn gradients(grads: &GradientsParams, net: &Net) -> Vec<f64> {
+    flat(grads, net).into_iter().map(f64::from).collect()
 }
 
 fn statistics(net: &Net) -> Vec<f64> {
@@ -74,21 +64,20 @@ fn statistics(net: &Net) -> Vec<f64> {
 
 #[test]
 fn uneven_shares_and_padding_train_like_the_whole_batch() {
-    let device = Device::flex().autodiff();
+    let device = device();
     let whole = Net::new(&device);
     let grads = GradientsParams::from_grads(whole.loss(samples(&device)).backward(), &whole);
-    let (wanted, wanted_statistics) = (flat(&grads, &whole), statistics(&whole));
+    let (wanted, wanted_statistics) = (gradients(&grads, &whole), statistics(&whole));
     // The last rank has no samples left and repeats one.
     let (rows, counts) = ([0..2, 2..7, 7..9, 0..1], [2, 5, 2, 0]);
     let results = world(Kind::Thread, 4, options(), |group: ProcessGroup| {
-        let device = Device::flex().autodiff();
         let options = StepOptions { sync_batch_norm: true, ..StepOptions::default() };
         let model = DistributedDataParallel::with_options(Net::new(&device), &group, options);
         let mut model = model.expect("nothing else in it");
         let item = samples(&device).slice([rows[group.rank()].clone(), 0..3]);
         let batch = ShardedBatch { item, samples: counts[group.rank()], global_samples: 9, last: false };
-        let (_, gradients) = model.backward(batch, Net::loss).expect("average");
-        (flat(gradients.get().expect("a step"), model.module()), statistics(model.module()))
+        let (_, step) = model.backward(batch, Net::loss).expect("average");
+        (gradients(step.get().expect("a step"), model.module()), statistics(model.module()))
     });
     for (grads, statistics) in &results {
         assert_eq!((grads, statistics), (&results[0].0, &results[0].1), "the same bits on every rank");
@@ -99,9 +88,7 @@ fn uneven_shares_and_padding_train_like_the_whole_batch() {
 
 #[test]
 fn one_collective_forward_and_one_backward_even_with_checkpointing() {
-    let plain = Device::flex().autodiff();
-    let checkpointing = Device::flex().autodiff().gradient_checkpointing();
-    let results = [plain, checkpointing].map(|device| {
+    let results = [device(), device().gradient_checkpointing()].map(|device| {
         let folder = tempfile::tempdir().expect("a folder");
         let grads = world(Kind::Thread, 2, options().flight_folder(folder.path()), |group: ProcessGroup| {
             let net = convert_sync_batch_norm(Net::new(&device), &group).expect("nothing else in it");
@@ -125,7 +112,7 @@ fn one_collective_forward_and_one_backward_even_with_checkpointing() {
 #[test]
 fn an_input_without_gradient_needs_no_collective_in_backward() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
-        let device = Device::flex().autodiff();
+        let device = device();
         let sync = SyncBatchNormConfig::new(3).init(&device).with_group(&group);
         let x = samples(&device).slice([4 * group.rank()..4 * group.rank() + 4, 0..3]);
         let y = sync.forward(x);
