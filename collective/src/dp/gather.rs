@@ -10,23 +10,15 @@ use burn::optim::GradientsParams;
 use burn::train::TrainOutput;
 
 impl<M: ParallelStep> Replicas<M> {
-    /// Runs one training step of `model`, which is on the main device.
+    /// Runs one training step of `model`, which is on the main device, with the forward pass in `precision` and a seed
+    /// for each worker's random numbers.
     ///
-    /// Returns the gradients of the loss over the whole batch, on the main device, and the output for metrics.
+    /// Returns the gradients of the loss over the whole batch, on the main device, and the output for metrics. In f16,
+    /// the gradients are multiplied by the loss scale of the batch's context.
     ///
     /// # Errors
     /// [`Error::Device`] for the first device whose thread failed or panicked; later steps return the same error.
-    pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
-        self.step_in(Precision::F32, model, batch, || None)
-    }
-
-    /// [`step`](Self::step) with the forward pass in `precision`, and a seed for each worker's random numbers.
-    ///
-    /// The gradients are multiplied by the loss scale of the batch's context.
-    ///
-    /// # Errors
-    /// Those of [`step`](Self::step).
-    pub(crate) fn step_in(
+    pub fn step(
         &self,
         precision: Precision,
         model: &M,

@@ -10,6 +10,7 @@ use burn::train::{ItemLazy, TrainOutput, TrainStep};
 use burn_ddp_collective::{
     Error,
     dp::{DataParallelConfig, DpReduce, ParallelStep, Replicas},
+    precision::Precision,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
     train_steps,
 };
@@ -62,7 +63,7 @@ impl ItemLazy for Loss {
 type Batch = (Tensor<2>, Tensor<1, Int>);
 
 fn step(replicas: &Replicas<Net>, net: &Net, batch: Batch) -> Result<TrainOutput<Loss>, Error> {
-    replicas.step(net, batch)
+    replicas.step(Precision::F32, net, batch, || None)
 }
 
 impl ParallelStep for Net {

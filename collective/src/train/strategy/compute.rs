@@ -80,6 +80,6 @@ pub(super) fn replica_devices<M: LearnerModel + ParallelStep>(
         let seeds: Vec<_> =
             (0..replicas.busy_workers(Scatter::samples(&batch))).map(|_| scope.draw()).collect();
         let mut seeds = seeds.into_iter();
-        scope.enter(|| replicas.step_in(precision, module, batch, || seeds.next().flatten()))
+        scope.enter(|| replicas.step(precision, module, batch, || seeds.next().flatten()))
     })
 }
