@@ -2,7 +2,6 @@
 
 use crate::{Error, ProcessGroup, ReduceOp, Result};
 use burn::tensor::{DType, Shape, TensorData, bf16, f16};
-use std::sync::Arc;
 
 /// The collective to run. Rows are counted along the first dimension, one entry for each rank.
 #[derive(Clone, Debug)]
@@ -43,7 +42,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Exchange {
     pub(crate) group: ProcessGroup,
-    pub(crate) kind: Arc<Kind>,
+    pub(crate) kind: Kind,
     /// Whether it belongs to a training step. On a device, the ranks' calls are then compared in the background.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only read for CUDA devices"))]
     pub(crate) of_step: bool,
@@ -51,7 +50,7 @@ pub struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(group: &ProcessGroup, kind: Kind) -> Self {
-        Exchange { group: group.clone(), kind: Arc::new(kind), of_step: false }
+        Exchange { group: group.clone(), kind, of_step: false }
     }
 
     /// A collective of a training step.
@@ -63,7 +62,7 @@ impl Exchange {
         let unreadable = |e| Error::Invalid(format!("a tensor's own data cannot be read: {e:?}"));
         let mut values = data.as_slice::<T>().map_err(unreadable)?.to_vec();
         let group = &self.group;
-        match &*self.kind {
+        match &self.kind {
             Kind::AllReduce(op) => group.all_reduce(&mut values, *op)?,
             Kind::AllGather(_) => values = group.all_gather(&values)?.concat(),
             Kind::ReduceScatter(_) => values = group.reduce_scatter(&mut values, ReduceOp::Sum)?.to_vec(),

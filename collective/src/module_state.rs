@@ -28,7 +28,7 @@ pub fn entries<M: Module>(module: &M) -> Result<Vec<Entry>> {
     let _ = module.valid();
     let mut collect = Collect::default();
     module.visit(&mut collect);
-    collect.failure.map_or(Ok(collect.entries), Err)
+    collect.entries.into_iter().collect()
 }
 
 /// A float parameter or buffer of a module.
@@ -263,19 +263,12 @@ fn check_structure(entries: &[Entry], group: &ProcessGroup) -> Result<()> {
 #[derive(Default)]
 struct Collect {
     path: Vec<String>,
-    entries: Vec<Entry>,
-    /// The first failure.
-    failure: Option<Error>,
+    entries: Vec<Result<Entry>>,
 }
 
 impl Collect {
     fn push(&mut self, data: Result<TensorData>, trainable: bool) {
-        match data {
-            Ok(data) => self.entries.push(Entry { path: self.path.join("."), data, trainable }),
-            Err(error) => {
-                self.failure.get_or_insert(error);
-            }
-        }
+        self.entries.push(data.map(|data| Entry { path: self.path.join("."), data, trainable }));
     }
 }
 

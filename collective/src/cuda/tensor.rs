@@ -59,7 +59,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
             |Memory { kept, send, recv }: Memory| group.run_on_device(call, kept, bind(act, send, recv));
         with_memory(tensor, kind.output_shape(shape.clone(), group.rank()), run)?.0
     };
-    Ok(match **kind {
+    Ok(match *kind {
         Kind::Reduce(root) if root != group.rank() => Cube::float_zeros(shape, &device, dtype.into()),
         _ => result,
     })

@@ -122,8 +122,7 @@ impl Engine {
     /// # Errors
     /// If the group fails.
     pub fn outer_optimizer<M: Module>(&self, module: &M) -> Result<Option<OuterOptimizer>> {
-        let exchange = || self.options.reducer.clone();
-        let outer = |local| OuterOptimizer::new(module, &self.group, local, exchange());
+        let outer = |local| OuterOptimizer::new(module, &self.group, local, self.options.reducer.clone());
         self.options.local_sgd.map(outer).transpose()
     }
 

@@ -12,13 +12,12 @@ use burn::backend::{
 };
 use burn::tensor::{Tensor, TensorData};
 use kernels::autodiff::{self, Gradients, Saved, Upstream};
-use std::sync::Arc;
 
 /// Runs the collective outside any graph. Returns zeros if the group fails, which keeps the error.
 pub(crate) fn exchange<const D: usize>(tensor: Tensor<D>, of: &Exchange) -> Tensor<D> {
-    let with = |kind| Exchange { kind: Arc::new(kind), ..of.clone() };
+    let with = |kind| Exchange { kind, ..of.clone() };
     let differ = |rows: &[usize]| rows.iter().any(|count| *count != rows[0]);
-    match &*of.kind {
+    match &of.kind {
         Kind::AllGather(rows) if differ(rows) => {
             let (longest, mut padding) = (rows.iter().copied().max().unwrap_or(0), tensor.shape());
             padding[0] = longest - padding[0];
@@ -86,7 +85,7 @@ where
     fn gradients(self, Upstream { gradient, .. }: Upstream<B, 1>) -> Gradients<B, 1> {
         let kind = self.0.kind.backward();
         [kind.and_then(|kind| {
-            let of = Exchange { kind: Arc::new(kind), ..self.0 };
+            let of = Exchange { kind, ..self.0 };
             exchange(Tensor::<D>::from_primitive::<B>(gradient), &of).try_into_primitive::<B>().ok()
         })]
     }
