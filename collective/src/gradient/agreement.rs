@@ -14,7 +14,10 @@ pub(crate) struct Agreement {
     /// Reason why this rank's sums differ from those of the gradients that backward returned.
     spoiled: Option<String>,
     /// Whether this rank has a gradient of every parameter and no reason to repeat the step.
-    complete: bool,
+    ///
+    /// The step's gradients are then known without the other ranks' messages. Another rank's reason to repeat the step
+    /// is an error: see [`Agreed::unanimous`].
+    pub(super) complete: bool,
 }
 
 #[derive(Debug)]
@@ -56,14 +59,6 @@ impl Agreement {
     /// Whether [`wait`](Self::wait) returns at once.
     pub(crate) fn is_known(&self) -> bool {
         matches!(self.sums, Sums::Known(_))
-    }
-
-    /// Whether the step's gradients are known without the other ranks' messages.
-    ///
-    /// Every parameter then has a gradient. Another rank's reason to repeat the step is an error: see
-    /// [`Agreed::unanimous`].
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete
     }
 
     /// Waits for the sums.

@@ -65,10 +65,6 @@ pub struct BucketParameter<'a> {
 }
 
 impl<'a> Bucket<'a> {
-    pub(super) fn new(index: usize, plan: &'a BucketPlan, values: &'a mut [f32]) -> Self {
-        Self { index, plan, values }
-    }
-
     /// Index of this bucket, equal on every rank and in every step.
     pub fn index(&self) -> usize {
         self.index
@@ -128,7 +124,7 @@ impl BucketSender {
                 (None, None) => return group.all_reduce(&mut buffer, ReduceOp::Sum).map(|()| buffer),
                 (None, Some(owner)) => group.reduce(values, ReduceOp::Sum, owner)?,
                 (Some(hook), _) => {
-                    hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
+                    hook.reduce(&mut Bucket { index, plan: &plan, values }, group).inspect_err(|error| {
                         // Ends the wait of the other ranks at once.
                         if group.failure().is_none() {
                             group.abort(format!("communication hook {}: {error}", hook.name()));

@@ -142,7 +142,7 @@ impl Step<'_> {
         let early = !wait && self.reducer.on_device && self.reducer.agreed;
         let mut own = take(&mut grads, module);
         let mut reduced = self.reduce(&reduction, &mut own, module, totals.clone(), &flags)?;
-        let users = if early && reduced.agreement.is_complete() {
+        let users = if early && reduced.agreement.complete {
             vec![1; self.reducer.plan.slots.len()]
         } else {
             let mut agreed =
