@@ -1,4 +1,4 @@
-//! `burn-ddp bench all-reduce`: all-reduce time by buffer size.
+//! `burn-ddp bench`: benchmarks of collectives with verified results.
 
 use crate::{
     context::{ContextArgs, launch_threads_with, start, world_args::WorldArgs},
@@ -6,13 +6,20 @@ use crate::{
     process::{console::print_line, timing::median},
 };
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use collective::{ProcessGroup, ReduceOp, Transport};
 use serde::Serialize;
 use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
+
+/// The benchmarks.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Bench {
+    /// Measure all-reduce time by buffer size, like nccl-tests
+    AllReduce(AllReduce),
+}
 
 #[derive(Args, Clone, Debug)]
 pub struct AllReduce {
@@ -71,7 +78,7 @@ struct Row {
 ///
 /// # Errors
 /// If a rank cannot start, a collective fails or a sum is wrong.
-pub fn run(bench: &AllReduce) -> Result<ExitCode> {
+pub fn run(Bench::AllReduce(bench): &Bench) -> Result<ExitCode> {
     let (ranks, transport) = (usize::from(bench.ranks), bench.transport);
     if transport == Transport::Thread {
         let args = ContextArgs { device: DeviceArg::Cpu, ..ContextArgs::default() };
