@@ -32,10 +32,19 @@ pub fn sorted(outcome: &Outcome) -> Vec<&str> {
 
 /// Waits until `done` returns true, with a deadline.
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !done() {
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        assert!(Instant::now() < deadline, "not within two minutes: {what}");
         thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until no process with this marker is left, for at most 20 seconds.
+pub fn wait_until_gone(marker: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !processes_with(marker).is_empty() {
+        assert!(Instant::now() < deadline, "left behind: {:?}", processes_with(marker));
+        thread::sleep(Duration::from_millis(50));
     }
 }
 

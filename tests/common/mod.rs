@@ -152,10 +152,14 @@ pub fn finish(mut child: Child) -> Outcome {
     Outcome { code: status.code(), stdout, stderr }
 }
 
+/// The command of an example with these flags, separated by spaces.
+pub fn example_command(name: &str, flags: &str) -> Command {
+    command(&example(name), &flags.split_whitespace().collect::<Vec<_>>())
+}
+
 /// Runs an example with these flags, separated by spaces.
 pub fn run_example(name: &str, flags: &str) -> Outcome {
-    let args: Vec<&str> = flags.split_whitespace().collect();
-    finish(command(&example(name), &args).spawn().expect("the program was built"))
+    finish(example_command(name, flags).spawn().expect("the program was built"))
 }
 
 /// Runs `mnist_ddp` with these flags, separated by spaces.
@@ -172,16 +176,23 @@ pub struct Run {
 
 /// Trains on the CPU into a temporary folder; panics if that fails.
 pub fn trained(flags: &str) -> Run {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
-    train(&format!("--device cpu --progress plain --run-dir {} {flags}", path.display())).succeeded();
-    Run { path, _folder: Some(folder) }
+    let run = Run::new();
+    train(&format!("--device cpu --progress plain --run-dir {} {flags}", run.path.display())).succeeded();
+    run
 }
 
 impl Run {
-    /// A run in a temporary folder, which is removed with this value.
-    pub fn within(path: PathBuf, folder: TempDir) -> Self {
-        Self { path, _folder: Some(folder) }
+    /// A run that does not exist yet, in a temporary folder, which is removed with this value.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        Self { path: folder.path().join("run"), _folder: Some(folder) }
+    }
+
+    /// A copy in a temporary folder, which is removed with this value.
+    pub fn copied(&self) -> Self {
+        let copy = Self::new();
+        copy_folder(&self.path, &copy.path);
+        copy
     }
 
     /// A run in a folder that the caller removes.

@@ -14,12 +14,11 @@ const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 4
 /// Losses with one seed of the execution order; `None` if the run failed.
 fn losses(machine: &Machine, seed: u64) -> Option<Vec<f64>> {
     println!("CUDA_STAND_IN_SEED={seed}");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
+    let run = Run::new();
     // If only one rank reads a wrong loss, it waits for the other one's.
-    let flags = format!("--device cuda --run-dir {} {SMALL} {DDP} --timeout 10", path.display());
+    let flags = format!("--device cuda --run-dir {} {SMALL} {DDP} --timeout 10", run.path.display());
     let outcome = machine.clone().with("CUDA_STAND_IN_SEED", seed).train(&flags);
-    (outcome.code == Some(0)).then(|| Run::within(path, folder).losses())
+    (outcome.code == Some(0)).then(|| run.losses())
 }
 
 /// Number of kernels per rank that are independent of a collective launched before them.

@@ -142,11 +142,10 @@ impl Machine {
 
     /// Trains on an emulated GPU into a temporary folder; panics if that fails.
     pub fn trained(&self, flags: &str) -> Run {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("run");
-        let outcome = self.train(&format!("--device cuda --run-dir {} {flags}", path.display())).succeeded();
-        clean(&outcome);
-        Run::within(path, folder)
+        let run = Run::new();
+        let flags = format!("--device cuda --run-dir {} {flags}", run.path.display());
+        clean(&self.train(&flags).succeeded());
+        run
     }
 
     /// Losses on an emulated GPU with these flags.

@@ -8,11 +8,10 @@ const SMALL: &str =
     "--device cpu --progress plain --dataset subset --train-limit 320 --eval-limit 20 --batch-size 16";
 
 /// Runs two ranks with `flags`, in which `$RANK` is replaced. Also returns their common run folder.
-fn ranks(flags: &str) -> (Outcome, tempfile::TempDir) {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (program, run) = (mnist(), folder.path().join("run"));
-    let script = format!("exec {} {SMALL} --run-dir {} {flags}", program.display(), run.display());
-    (launch("--nproc-per-node 2", &script), folder)
+fn ranks(flags: &str) -> (Outcome, Run) {
+    let (program, run) = (mnist(), Run::new());
+    let script = format!("exec {} {SMALL} --run-dir {} {flags}", program.display(), run.path.display());
+    (launch("--nproc-per-node 2", &script), run)
 }
 
 #[test]
@@ -32,7 +31,7 @@ fn ranks_with_different_flags_fail_before_the_first_step() {
         ),
     ] {
         let began = Instant::now();
-        let (outcome, folder) = ranks(flags);
+        let (outcome, run) = ranks(flags);
         assert_eq!(outcome.code, Some(1), "{flags}: {outcome:#?}");
         let wanted = format!("error: rank 0: the ranks have different settings: {difference}");
         assert!(outcome.stderr.contains(&wanted), "{flags} should say `{wanted}`: {}", outcome.stderr);
@@ -42,7 +41,7 @@ fn ranks_with_different_flags_fail_before_the_first_step() {
             outcome.stderr
         );
         assert!(began.elapsed().as_secs() < 60, "{flags}: only after {:?}", began.elapsed());
-        assert!(!folder.path().join("run").exists(), "{flags}: a run that did not begin leaves no folder");
+        assert!(!run.path.exists(), "{flags}: a run that did not begin leaves no folder");
     }
 }
 
@@ -52,7 +51,7 @@ fn contradictory_flags_are_reported_by_one_rank() {
         ("--nesterov --momentum 0", "--nesterov needs a --momentum above 0"),
         ("--warmup-start-factor 0.5", "--warmup-start-factor needs --warmup-epochs above 0"),
     ] {
-        let (outcome, _folder) = ranks(flags);
+        let (outcome, _run) = ranks(flags);
         assert_eq!(outcome.code, Some(1), "{flags}: {outcome:#?}");
         assert!(outcome.stderr.contains(&format!("error: rank 0: {named}")), "{flags}: {}", outcome.stderr);
         assert!(!outcome.stderr.contains("error: rank 1"), "{flags}: {}", outcome.stderr);
@@ -62,9 +61,9 @@ fn contradictory_flags_are_reported_by_one_rank() {
 #[test]
 fn per_rank_settings_may_differ() {
     let flags = "--max-steps 2 --threads $((RANK+1)) --workers $((RANK+1))";
-    let (outcome, folder) = ranks(flags);
+    let (outcome, run) = ranks(flags);
     outcome.succeeded();
-    assert_eq!(Run::at(folder.path().join("run")).losses().len(), 2);
+    assert_eq!(run.losses().len(), 2);
 }
 
 #[test]
@@ -72,14 +71,14 @@ fn a_training_loss_that_is_not_finite_ends_the_run() {
     for (world, named) in
         [("--mode single", "step 2 on rank 0"), ("--nproc-per-node 2", "step 2 on ranks 0, 1")]
     {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let run = folder.path().join("run");
-        let outcome = train(&format!("{SMALL} {world} --lr 1e20 --save-every 1 --run-dir {}", run.display()));
+        let run = Run::new();
+        let path = &run.path;
+        let outcome = train(&format!("{SMALL} {world} --lr 1e20 --save-every 1 --run-dir {}", path.display()));
         outcome.failed_with(&["the training loss is NaN in", named, "--allow-nan"]);
         assert_eq!(outcome.stderr.matches("training loss").count(), 1, "{}", outcome.stderr);
-        assert!(!run.join("checkpoints/step-000002").exists(), "nothing is kept of a step that failed");
-        assert!(!run.join("summary.json").exists());
-        let losses = Run::at(run).losses();
+        assert!(!path.join("checkpoints/step-000002").exists(), "nothing is kept of a step that failed");
+        assert!(!path.join("summary.json").exists());
+        let losses = run.losses();
         assert!(losses.len() == 1 && losses[0].is_finite(), "{losses:?}");
     }
 }
@@ -97,14 +96,13 @@ fn a_non_finite_loss_is_allowed_by_a_flag() {
 fn skipped_steps_are_shown_and_counted() {
     // After the first step the weights exceed the range of f16.
     let flags = "--precision f16 --lr 1e20 --train-limit 128 --batch-size 1 --allow-nan --max-steps 5";
-    let (outcome, folder) = ranks(flags);
+    let (outcome, run) = ranks(flags);
     let outcome = outcome.succeeded();
     let warning =
         "step 2 is skipped, because its gradients overflow f16 at loss scale 65536; the next scale is 32768";
     assert_eq!(outcome.stderr.matches("is skipped").count(), 1, "{}", outcome.stderr);
     assert!(outcome.stderr.contains(warning), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("  4 step(s) skipped, loss scale 4096\n"), "{}", outcome.stdout);
-    let run = Run::at(folder.path().join("run"));
     assert_eq!(run.column("steps.csv", "skipped"), [0.0, 1.0, 1.0, 1.0, 1.0]);
     assert_eq!(run.column("steps.csv", "loss_scale"), [65536.0, 65536.0, 32768.0, 16384.0, 8192.0]);
 }
@@ -113,14 +111,13 @@ fn skipped_steps_are_shown_and_counted() {
 fn overflow_of_f16_in_every_step_ends_the_run() {
     // After the first update the weights exceed the range of f16.
     let flags = "--precision f16 --lr 1e20 --train-limit 128 --batch-size 1 --allow-nan --network lenet";
-    let (outcome, folder) = ranks(flags);
+    let (outcome, run) = ranks(flags);
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     for part in
         ["error: rank 0: precision f16", "the loss scale has fallen to", "warning: step ", "is skipped"]
     {
         assert!(outcome.stderr.contains(part), "should say `{part}`: {}", outcome.stderr);
     }
-    let run = Run::at(folder.path().join("run"));
     let (scales, skipped) = (run.column("steps.csv", "loss_scale"), run.column("steps.csv", "skipped"));
     let longest = skipped.iter().rev().take_while(|step| **step == 1.0).count();
     assert!((20..=40).contains(&longest), "{skipped:?}");

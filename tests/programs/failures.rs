@@ -1,15 +1,12 @@
 //! User errors and failures: one or two lines of error, an exit code other than 0, and no process left.
 
-use crate::common::{self, command, finish, mnist, processes_with, train};
-use burn_ddp::{InitMethod, Options, ProcessGroup, SECRET, Secret};
-use std::{
-    fs,
-    net::TcpListener,
-    path::Path,
-    process::Child,
-    thread,
-    time::{Duration, Instant},
+use crate::common::{
+    self, command, example_command, finish,
+    launched::{signal, steps, wait_until, wait_until_gone},
+    mnist, processes_with, train,
 };
+use burn_ddp::{InitMethod, Options, ProcessGroup, SECRET, Secret};
+use std::{fs, net::TcpListener, path::Path, process::Child};
 
 /// A run long enough to be interrupted.
 const LONG: &str = "--dataset subset --eval-limit 10 --epochs 200 --device cpu --progress plain";
@@ -74,7 +71,7 @@ fn without_a_launcher_a_rank_reports_the_loss_of_another() {
     let port = listener.local_addr().expect("its address").port().to_string();
     drop(listener);
     let args = format!("{LONG} --run-dir /nonexistent/never-written");
-    let mut rank = command(&mnist(), &args.split_whitespace().collect::<Vec<_>>());
+    let mut rank = example_command("mnist_ddp", &args);
     rank.envs([("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
     rank.envs([("MASTER_PORT", &*port), (SECRET, "shared"), ("BURN_DDP_LAUNCHED", "1")]);
     let rank = rank.spawn().expect("the program");
@@ -130,8 +127,7 @@ fn a_rejected_start_can_be_repeated_in_the_same_folder() {
     let ranks: Vec<Child> = (["", "--batch-norm"].into_iter().enumerate())
         .map(|(rank, more)| {
             let rank = rank.to_string();
-            let args: Vec<&str> = flags.split(' ').chain(more.split_whitespace()).collect();
-            let mut command = command(&mnist(), &args);
+            let mut command = example_command("mnist_ddp", &format!("{flags} {more}"));
             command.envs([
                 ("RANK", &*rank),
                 ("WORLD_SIZE", "2"),
@@ -168,33 +164,13 @@ fn weights_that_do_not_fit_are_named() {
 
 /// Starts a long run with a marker in its environment, and waits until both ranks train.
 fn long_run(marker: &str, run_dir: &Path, flags: &str) -> (Child, Vec<u32>) {
-    let flags = LONG.split_whitespace().chain(flags.split_whitespace());
-    let args: Vec<&str> = flags.collect();
-    let mut command = command(&mnist(), &args);
-    command.arg("--run-dir").arg(run_dir).args(["--nproc-per-node", "2"]).env("BURN_DDP_TEST", marker);
+    let mut command = example_command("mnist_ddp", &format!("{LONG} {flags} --nproc-per-node 2"));
+    command.arg("--run-dir").arg(run_dir).env("BURN_DDP_TEST", marker);
     let child = command.spawn().expect("built");
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let trains = || fs::read_to_string(run_dir.join("steps.csv")).is_ok_and(|t| t.lines().count() > 2);
-    while !trains() {
-        assert!(Instant::now() < deadline, "no step within 2 minutes");
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("two steps", || steps(run_dir) > 1);
     let launcher = child.id();
     let ranks = processes_with(marker).into_iter().filter(|&pid| pid != launcher).collect();
     (child, ranks)
-}
-
-/// Waits until no process of the run is left.
-fn gone(marker: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !processes_with(marker).is_empty() {
-        assert!(Instant::now() < deadline, "left behind: {:?}", processes_with(marker));
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn signal(pid: u32, signal: i32) {
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is there");
 }
 
 #[test]
@@ -212,7 +188,7 @@ fn a_killed_rank_ends_the_job() {
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(128 + libc::SIGKILL), "{outcome:#?}");
         outcome.failed_with(&["killed by signal 9"]);
-        gone(marker);
+        wait_until_gone(marker);
     }
 }
 
@@ -222,7 +198,7 @@ fn a_killed_launcher_leaves_no_rank() {
     let (child, _) = long_run(marker, &folder.path().join("run"), "");
     signal(child.id(), libc::SIGKILL);
     finish(child);
-    gone(marker);
+    wait_until_gone(marker);
 }
 
 #[test]
@@ -231,5 +207,5 @@ fn a_signal_to_the_launcher_stops_all_ranks() {
     let (child, _) = long_run(marker, &folder.path().join("run"), "");
     signal(child.id(), libc::SIGTERM);
     assert_eq!(finish(child).code, Some(128 + libc::SIGTERM));
-    gone(marker);
+    wait_until_gone(marker);
 }

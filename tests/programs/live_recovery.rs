@@ -7,7 +7,6 @@ use crate::common::{
     mnist, processes_with, program, trained,
 };
 use std::{
-    path::Path,
     process::{Child, Command},
     sync::OnceLock,
 };
@@ -22,10 +21,10 @@ fn launcher(marker: &str, restarts: usize, ranks: usize) -> Command {
 }
 
 /// Starts a training of two ranks into the folder `run`.
-fn start(marker: &str, restarts: usize, flags: &str, run: &Path) -> Child {
+fn start(marker: &str, restarts: usize, flags: &str, run: &Run) -> Child {
     let mut job = launcher(marker, restarts, 2);
     job.arg(mnist()).args(["--device", "cpu", "--progress", "plain", "--timeout", "3"]);
-    job.args(RUN.split_whitespace()).args(flags.split_whitespace()).arg("--run-dir").arg(run);
+    job.args(RUN.split_whitespace()).args(flags.split_whitespace()).arg("--run-dir").arg(&run.path);
     job.spawn().expect("built")
 }
 
@@ -36,8 +35,8 @@ fn undisturbed() -> &'static str {
 }
 
 /// Waits until step `step` + 1 is in the run's table.
-fn wait_for_step(run: &Path, step: usize) {
-    wait_until(&format!("step {step}"), || steps(run) > step);
+fn wait_for_step(run: &Run, step: usize) {
+    wait_until(&format!("step {step}"), || steps(&run.path) > step);
 }
 
 #[test]
@@ -55,8 +54,7 @@ fn the_other_ranks_keep_their_processes_and_the_bits_are_those_of_an_undisturbed
         ("live-recovery-5303", libc::SIGSTOP, 1, &runs[0]),
         ("live-recovery-5304", libc::SIGKILL, 0, &runs[1]),
     ] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let run = folder.path().join("run");
+        let run = Run::new();
         let job = start(marker, 2, flags, &run);
         wait_for_step(&run, 10);
         let before = ranks(marker);
@@ -66,21 +64,17 @@ fn the_other_ranks_keep_their_processes_and_the_bits_are_those_of_an_undisturbed
         let outcome = finish(job).succeeded();
         assert!(outcome.stderr.contains("replacing it, restart 1 of 2"), "{outcome:#?}");
         assert!(outcome.stdout.contains("recovered after step "), "{outcome:#?}");
-        let disturbed = Run::at(run);
-        assert_eq!(disturbed.digest(), undisturbed.digest(), "after {number} to rank {victim}, {flags}");
-        assert_eq!(disturbed.losses(), undisturbed.losses());
-        assert_eq!(
-            disturbed.column("epochs.csv", "train_loss"),
-            undisturbed.column("epochs.csv", "train_loss")
-        );
+        assert_eq!(run.digest(), undisturbed.digest(), "after {number} to rank {victim}, {flags}");
+        assert_eq!(run.losses(), undisturbed.losses());
+        let [ours, theirs] = [&run, undisturbed].map(|run| run.column("epochs.csv", "train_loss"));
+        assert_eq!(ours, theirs);
         assert!(processes_with(marker).is_empty());
     }
 }
 
 #[test]
 fn several_failures_use_up_the_restarts() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (marker, run) = ("live-recovery-5304", folder.path().join("run"));
+    let (marker, run) = ("live-recovery-5304", Run::new());
     let job = start(marker, 2, "--epochs 20", &run);
     for (step, victim) in [(5, 1), (12, 0), (20, 1)] {
         wait_for_step(&run, step);
@@ -99,8 +93,7 @@ fn several_failures_use_up_the_restarts() {
 /// A replacement that fails before it has joined is replaced as well.
 #[test]
 fn a_failure_during_a_recovery_is_recovered() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (marker, run) = ("live-recovery-5305", folder.path().join("run"));
+    let (marker, run) = ("live-recovery-5305", Run::new());
     let job = start(marker, 9, "", &run);
     wait_for_step(&run, 10);
     for _ in 0..3 {
@@ -109,7 +102,7 @@ fn a_failure_during_a_recovery_is_recovered() {
         wait_until("its replacement", || ranks(marker).get(&1).is_some_and(|pid| *pid != victim));
     }
     finish(job).succeeded();
-    assert_eq!(Run::at(run).digest(), undisturbed());
+    assert_eq!(run.digest(), undisturbed());
 }
 
 #[test]
@@ -117,29 +110,27 @@ fn without_a_survivor_the_job_continues_from_its_checkpoint() {
     for (marker, flags) in
         [("live-recovery-5306", "--save-every 5 --resume"), ("live-recovery-5311", "--save-every 5")]
     {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let run = folder.path().join("run");
+        let run = Run::new();
         let job = start(marker, 5, flags, &run);
         wait_for_step(&run, 12);
         let all = ranks(marker);
         all.values().for_each(|pid| signal(*pid, libc::SIGKILL));
         let outcome = finish(job).succeeded();
         assert!(outcome.stdout.contains("resume "), "{outcome:#?}");
-        assert_eq!(Run::at(run).digest(), undisturbed());
+        assert_eq!(run.digest(), undisturbed());
     }
 }
 
 /// The launcher of node 0 decides for all machines; the launcher of the rank's machine replaces it.
 #[test]
 fn a_rank_of_another_machine_is_replaced() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (marker, run) = ("live-recovery-5310", folder.path().join("run"));
+    let (marker, run) = ("live-recovery-5310", Run::new());
     let port = free_port();
     let [first, second] = ["--recover live --max-restarts 4 --node-rank 0", "--node-rank 1"].map(|own| {
         let flags = format!("launch --nnodes 2 --master-addr 127.0.0.1 --master-port {port} {own} --");
         let mut node = command(&program(), &flags.split(' ').collect::<Vec<_>>());
         node.arg(mnist()).args(["--device", "cpu", "--progress", "plain"]).args(RUN.split_whitespace());
-        node.arg("--run-dir").arg(&run).env("BURN_DDP_TEST", marker).spawn().expect("built")
+        node.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker).spawn().expect("built")
     });
     for (step, victim) in [(8, 1), (20, 0)] {
         wait_for_step(&run, step);
@@ -154,7 +145,7 @@ fn a_rank_of_another_machine_is_replaced() {
             assert!(node.stderr.contains(words), "`{words}`: {node:#?}");
         }
     }
-    assert_eq!(Run::at(run).digest(), undisturbed());
+    assert_eq!(run.digest(), undisturbed());
     assert!(processes_with(marker).is_empty());
 }
 
@@ -162,8 +153,7 @@ fn a_rank_of_another_machine_is_replaced() {
 #[test]
 fn divided_state_restarts_all_ranks() {
     let undisturbed = trained(&format!("{RUN} --nproc-per-node 2 --shard-optimizer"));
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (marker, run) = ("live-recovery-5307", folder.path().join("run"));
+    let (marker, run) = ("live-recovery-5307", Run::new());
     let job = start(marker, 1, "--shard-optimizer --save-every 5 --resume", &run);
     wait_for_step(&run, 12);
     let before = ranks(marker);
@@ -175,7 +165,7 @@ fn divided_state_restarts_all_ranks() {
         "{outcome:#?}"
     );
     assert!(err.contains("restarting all ranks, restart 1 of 1") && out.contains("resume "), "{outcome:#?}");
-    assert_eq!(Run::at(run).digest(), undisturbed.digest());
+    assert_eq!(run.digest(), undisturbed.digest());
 }
 
 /// A loop of the user's own runs again in the surviving process, and continues from its checkpoint.

@@ -1,8 +1,8 @@
 //! `--sync-every`: ranks train on their own between synchronisations of their parameters.
 
 use crate::{
-    common::{Run, copy_folder, run_example, train},
-    metrics::forecaster,
+    common::{Run, train},
+    metrics::{forecast, forecaster},
 };
 use std::fs;
 
@@ -10,76 +10,65 @@ const DILOCO: &str = "--lr 0.01 --sync-every 3 --outer-lr 0.7 --outer-momentum 0
 
 #[test]
 fn all_transports_give_the_same_run_and_the_loss_falls() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let run = |name: &str, flags: &str| {
-        let flags = format!("--nproc-per-node 3 --epochs 6 {DILOCO} {flags}");
-        let (outcome, run) = forecaster(folder.path(), name, &flags);
+    let run = |flags: &str| {
+        let run = Run::new();
+        let outcome = forecaster(&run, &format!("--nproc-per-node 3 --epochs 6 {DILOCO} {flags}"));
         (outcome.succeeded(), run)
     };
-    let (outcome, shm) = run("shm", "");
+    let (outcome, shm) = run("");
     for line in [
         "sync      parameters every 3 steps, outer learning rate 0.7, momentum 0.9\n",
         "lr        0.01 x 1.000 (none) = 0.010000\n",
     ] {
         assert!(outcome.stdout.contains(line), "{line} in {outcome:#?}");
     }
-    let (_, tcp) = run("tcp", "--transport tcp");
+    let (_, tcp) = run("--transport tcp");
     assert_eq!(tcp.digest(), shm.digest());
     assert_eq!(tcp.column("epochs.csv", "train_loss"), shm.column("epochs.csv", "train_loss"));
-    let losses = run("averaging", "--outer-lr 1 --outer-momentum 0").1.column("epochs.csv", "test_loss");
+    let losses = run("--outer-lr 1 --outer-momentum 0").1.column("epochs.csv", "test_loss");
     assert!(losses[5] < 0.5 * losses[0], "{losses:?}");
-    let (_, compressed) = run("bf16", "--grad-compression bf16");
+    let (_, compressed) = run("--grad-compression bf16");
     assert_ne!(compressed.digest(), shm.digest());
     // The training loss is that of all ranks: without updates it does not depend on their number.
-    let still = |name: &str, ranks: usize| {
+    let [one, three] = [1, 3].map(|ranks| {
         let flags = format!("--nproc-per-node {ranks} --batch-size {} --sync-every 3 --lr 1e-30", 60 / ranks);
-        let (outcome, run) = forecaster(folder.path(), name, &flags);
-        outcome.succeeded();
-        run.column("epochs.csv", "train_loss")
-    };
-    let [one, three] = [still("one", 1), still("three", 3)];
+        forecast(&flags).column("epochs.csv", "train_loss")
+    });
     assert!((one[0] - three[0]).abs() < 1e-6 * one[0], "{one:?} {three:?}");
 }
 
 #[test]
 fn every_rank_resumes_with_its_own_optimizer() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path();
     let flags = format!("--nproc-per-node 3 {DILOCO} --save-every 2 --keep-last 100");
-    let (outcome, whole) = forecaster(path, "whole", &format!("{flags} --epochs 2"));
-    outcome.succeeded();
+    let whole = forecast(&format!("{flags} --epochs 2"));
     let checkpoints = whole.path.join("checkpoints");
     let states = ["optimizer.bpk", "optimizer-1.bpk", "optimizer-2.bpk"]
         .map(|name| fs::read(checkpoints.join("last").join(name)).expect("a state of AdamW"));
     assert!(states[0] != states[1] && states[1] != states[2]);
     // A save that is due within a round is made at its end.
     assert!(checkpoints.join("step-000003").is_dir() && !checkpoints.join("step-000002").exists());
-    let resumed = |name: &str, flags: &str| {
-        copy_folder(&whole.path, &path.join(name));
-        let run = path.join(name);
-        fs::remove_file(run.join("summary.json")).expect("there is one");
-        let part = run.join("checkpoints/step-000003");
-        let flags = format!(
-            "--device cpu --threads 1 --progress plain {flags} --epochs 2 --resume {}",
-            part.display()
-        );
-        (run_example("regression", &flags).succeeded().stderr, Run::at(run).digest())
+    let resumed = |flags: &str| {
+        let run = whole.copied();
+        fs::remove_file(run.path.join("summary.json")).expect("there is one");
+        let part = run.path.join("checkpoints/step-000003");
+        let outcome = forecaster(&run, &format!("{flags} --epochs 2 --resume {}", part.display()));
+        (outcome.succeeded().stderr, run.digest())
     };
-    let (_, digest) = resumed("again", &flags);
+    let (_, digest) = resumed(&flags);
     assert_eq!(digest, whole.digest());
     let other = flags.replace("--nproc-per-node 3", "--nproc-per-node 2");
-    let (text, _) = resumed("fewer", &other);
+    let (text, _) = resumed(&other);
     assert!(text.contains("3 ranks had an optimizer each, and 2 have one now"), "{text}");
 }
 
 #[test]
 fn flags_that_cannot_be_combined_are_named() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let Run { path, .. } = &Run::new();
     let run = |flags: &str| {
         train(&format!(
             "--device cpu --dataset subset --max-steps 2 --train-limit 64 --eval-limit 8 --progress plain \
              --run-dir {} {flags}",
-            folder.path().join("run").display()
+            path.display()
         ))
     };
     for (flags, words) in [
@@ -96,5 +85,5 @@ fn flags_that_cannot_be_combined_are_named() {
     }
     let outcome = run("--outer-momentum 0.9");
     assert!(outcome.code != Some(0) && outcome.stderr.contains("--sync-every <N>"), "{outcome:#?}");
-    assert!(!folder.path().join("run").exists());
+    assert!(!path.exists());
 }

@@ -1,13 +1,19 @@
 //! Metrics and callbacks of a user's model: console, tables, summary, report, comparison, and early stopping.
 
 use crate::common::{Outcome, Run, command, finish, program, run_example};
-use std::{fs, path::Path};
+use std::fs;
 
-/// Runs the example `regression`, whose metrics are `loss` and `mae`, into `folder/name`.
-pub fn forecaster(folder: &Path, name: &str, flags: &str) -> (Outcome, Run) {
-    let path = folder.join(name);
-    let flags = format!("--device cpu --threads 1 --progress plain --run-dir {} {flags}", path.display());
-    (run_example("regression", &flags), Run::at(path))
+/// Runs the example `regression`, whose metrics are `loss` and `mae`.
+pub fn forecaster(run: &Run, flags: &str) -> Outcome {
+    let path = run.path.display();
+    run_example("regression", &format!("--device cpu --threads 1 --progress plain --run-dir {path} {flags}"))
+}
+
+/// A completed run of the example `regression`.
+pub fn forecast(flags: &str) -> Run {
+    let run = Run::new();
+    forecaster(&run, flags).succeeded();
+    run
 }
 
 /// The rates of the epochs of a run that has 8 steps per epoch.
@@ -19,14 +25,14 @@ fn rates(run: &Run) -> Vec<f64> {
 
 #[test]
 fn the_rate_falls_on_a_plateau_also_after_a_resume() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = Run::new();
     // Too small a rate to change the weights.
     let flags = "--lr 1e-30 --scale-lr none --no-shuffle --reduce-lr-on-plateau 0.5:2";
-    let (outcome, run) = forecaster(folder.path(), "run", &format!("{flags} --epochs 4"));
-    assert!(outcome.succeeded().stdout.contains("learning rate x 0.5 after epoch 3\n"));
-    forecaster(folder.path(), "run", &format!("{flags} --epochs 7 --resume")).0.succeeded();
+    let outcome = forecaster(&run, &format!("{flags} --epochs 4")).succeeded();
+    assert!(outcome.stdout.contains("learning rate x 0.5 after epoch 3\n"));
+    forecaster(&run, &format!("{flags} --epochs 7 --resume")).succeeded();
     assert_eq!(rates(&run), [1e-30, 1e-30, 1e-30, 5e-31, 5e-31, 2.5e-31, 2.5e-31]);
-    let (outcome, _) = forecaster(folder.path(), "other", "--reduce-lr-on-plateau 2:3");
+    let outcome = forecaster(&Run::new(), "--reduce-lr-on-plateau 2:3");
     assert!(outcome.stderr.contains("expected FACTOR:PATIENCE"), "{outcome:?}");
 }
 
@@ -37,9 +43,8 @@ fn header(run: &Run) -> String {
 
 #[test]
 fn every_output_has_the_metrics_of_the_model() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (outcome, run) = forecaster(folder.path(), "one", "--epochs 2");
-    let outcome = outcome.succeeded();
+    let run = Run::new();
+    let outcome = forecaster(&run, "--epochs 2").succeeded();
     let (loss, mae) = (run.column("epochs.csv", "test_loss"), run.column("epochs.csv", "test_mae"));
     let largest = run.column("epochs.csv", "test_max_error");
     assert_eq!(
@@ -75,11 +80,10 @@ fn every_output_has_the_metrics_of_the_model() {
     }
 
     // One rank has the same metrics, and a comparison of both runs has them.
-    let (single, one) =
-        forecaster(folder.path(), "two", "--mode single --batch-size 128 --lr 0.1 --epochs 2");
-    single.succeeded();
+    let one = forecast("--mode single --batch-size 128 --lr 0.1 --epochs 2");
     assert!((one.column("epochs.csv", "test_max_error")[1] - largest[1]).abs() < 1e-3);
-    let [a, b, page] = ["one", "two", "page.html"].map(|name| folder.path().join(name).display().to_string());
+    let paths = [run.path.clone(), one.path.clone(), run.path.join("page.html")];
+    let [a, b, page] = paths.map(|path| path.display().to_string());
     let compare = command(&program(), &["compare", &a, &b, "--output", &page]).spawn();
     finish(compare.expect("the program was built")).succeeded();
     let page = fs::read_to_string(page).expect("a page");
@@ -90,9 +94,8 @@ fn every_output_has_the_metrics_of_the_model() {
 
 #[test]
 fn a_test_set_at_the_end_has_the_metrics_and_the_callbacks() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (outcome, run) = forecaster(folder.path(), "run", "--epochs 2 --valid-split 0.2");
-    let outcome = outcome.succeeded();
+    let run = Run::new();
+    let outcome = forecaster(&run, "--epochs 2 --valid-split 0.2").succeeded();
     assert_eq!(outcome.stdout.matches("valid max_error").count(), 2, "{outcome:#?}");
     let summary = run.summary();
     for metric in ["mae", "max_error"] {
@@ -108,7 +111,6 @@ fn a_test_set_at_the_end_has_the_metrics_and_the_callbacks() {
 
 #[test]
 fn early_stopping_follows_any_metric_and_names_it() {
-    let folder = tempfile::tempdir().expect("temporary folder");
     // Without shuffling, a rate of 0 gives equal training means, too.
     for (monitor, column, name) in [
         ("mae", "test_mae", "test mae"),
@@ -116,8 +118,8 @@ fn early_stopping_follows_any_metric_and_names_it() {
         ("train_mae", "train_mae", "train mae"),
     ] {
         let flags = format!("--epochs 5 --lr 0 --no-shuffle --early-stop 2 --monitor {monitor}");
-        let (outcome, run) = forecaster(folder.path(), monitor, &flags);
-        let outcome = outcome.succeeded();
+        let run = Run::new();
+        let outcome = forecaster(&run, &flags).succeeded();
         let values = run.column("epochs.csv", column);
         assert_eq!(values.len(), 3);
         let message = format!("stopped early: {name} has not improved for 2 epoch(s): the best is");
@@ -125,7 +127,8 @@ fn early_stopping_follows_any_metric_and_names_it() {
         assert!(outcome.stdout.contains(&message), "{message} {outcome:#?}");
     }
     for unknown in ["nonsense", "accuracy"] {
-        let (outcome, run) = forecaster(folder.path(), "other", &format!("--monitor {unknown}"));
+        let run = Run::new();
+        let outcome = forecaster(&run, &format!("--monitor {unknown}"));
         let names = "metrics are loss, mae, max_error, train_loss, train_mae";
         outcome.failed_with(&[&format!("--monitor {unknown}"), names]);
         assert!(!run.path.exists());

@@ -1,7 +1,7 @@
 //! The flags that recipes use, and the recipes.
 
 use crate::common::{
-    self, Outcome, Run, assert_close, finish,
+    self, Outcome, Run, assert_close, example_command, finish,
     launched::{signal, wait_until},
     train, trained,
 };
@@ -276,10 +276,9 @@ fn an_interrupted_range_test_leaves_other_files_alone() {
     let names = ["steps.csv", "epochs.csv", "ranks.csv", "mlflow.json"];
     let file = |name: &str| folder.path().join(name);
     names.iter().for_each(|name| fs::write(file(name), "a user's file").expect("written"));
-    let flags =
-        "--device cpu --mode single --dataset subset --find-lr=1e-9..1e-8 --find-lr-steps 1000000 --run-dir";
-    let args: Vec<&str> = flags.split_whitespace().chain(folder.path().to_str()).collect();
-    let child = common::command(&common::mnist(), &args).spawn().expect("the program was built");
+    let flags = "--device cpu --mode single --dataset subset --find-lr=1e-9..1e-8 --find-lr-steps 1000000";
+    let mut program = example_command("mnist_ddp", flags);
+    let child = program.arg("--run-dir").arg(folder.path()).spawn().expect("the program was built");
     // Its start needs less processor time.
     let ticks = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     let ticks = || ticks().split(' ').nth(13).and_then(|field| field.parse::<u64>().ok());

@@ -1,6 +1,9 @@
 //! `--trace`: one file with the spans of all ranks.
 
-use crate::{common::run_example, metrics::forecaster};
+use crate::{
+    common::Run,
+    metrics::{forecast, forecaster},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -43,8 +46,7 @@ fn a_trace_has_the_steps_waits_and_collectives_of_all_ranks() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("trace.json");
     let flags = format!("--nproc-per-node 2 --epochs 1 --workers 1 --trace {}", path.display());
-    let (outcome, run) = forecaster(folder.path(), "run", &flags);
-    outcome.succeeded();
+    let run = forecast(&flags);
     let steps = run.losses().len();
     let (spans, names) = spans(&path);
     assert!(
@@ -80,7 +82,7 @@ fn each_rank_of_a_failed_run_writes_its_own_trace() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("trace.json");
     let flags = format!("--nproc-per-node 2 --lr 1e30 --trace {}", path.display());
-    let (outcome, _) = forecaster(folder.path(), "run", &flags);
+    let outcome = forecaster(&Run::new(), &flags);
     let of_rank = |rank| -> PathBuf { folder.path().join(format!("trace.rank{rank}.json")) };
     for rank in [0, 1] {
         let line = format!("trace of rank {rank}: {}", of_rank(rank).display());
@@ -95,9 +97,7 @@ fn each_rank_of_a_failed_run_writes_its_own_trace() {
 fn a_trace_that_cannot_be_written_is_refused_at_the_start() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("missing/trace.json");
-    let flags =
-        format!("--device cpu --run-dir {} --trace {}", folder.path().join("run").display(), path.display());
-    let outcome = run_example("regression", &flags);
-    outcome.failed_with(&["--trace: cannot write ", &path.display().to_string()]);
-    assert!(!folder.path().join("run").exists());
+    let (path, run) = (path.display().to_string(), Run::new());
+    forecaster(&run, &format!("--trace {path}")).failed_with(&["--trace: cannot write ", &path]);
+    assert!(!run.path.exists());
 }

@@ -1,6 +1,6 @@
 //! `--valid-split`: part of the training set decides about checkpoints and early stopping, the test set is evaluated once.
 
-use crate::common::{Run, assert_close, command, example, finish, train, trained};
+use crate::common::{Run, assert_close, example_command, finish, train, trained};
 use std::fs;
 
 const RUN: &str = "--dataset subset --train-limit 200 --eval-limit 50 --dropout 0 --scale-lr none --threads 1
@@ -45,9 +45,7 @@ fn a_fast_dev_run_passes_every_phase_and_leaves_no_files() {
         ("regression", "--fast-dev-run --valid-split 0.2 --ema 0.9 --epochs 50"),
         ("regression", "--fast-dev-run --mode dp --device-ids cpu:0,cpu:1"),
     ] {
-        let flags = format!("--device cpu --progress plain {flags}");
-        let args: Vec<&str> = flags.split_whitespace().collect();
-        let mut program = command(&example(name), &args);
+        let mut program = example_command(name, &format!("--device cpu --progress plain {flags}"));
         program.env("TMPDIR", folder.path()).current_dir(folder.path());
         let stdout = finish(program.spawn().expect("the program was built")).succeeded().stdout;
         let steps = if name == "mnist_ddp" { 2 } else { 3 };

@@ -2,16 +2,14 @@
 
 use crate::{
     common::{Run, assert_close},
-    metrics::forecaster,
+    metrics::{forecast, forecaster},
 };
 use std::{fs, path::Path};
 
 /// Loss on the test set of the weights in `weights`.
-fn tested(folder: &Path, name: &str, weights: &Path) -> f64 {
+fn tested(weights: &Path) -> f64 {
     let flags = format!("--mode single --lr 0 --max-steps 1 --init-from {}", weights.display());
-    let (outcome, run) = forecaster(folder, name, &flags);
-    outcome.succeeded();
-    run.column("epochs.csv", "test_loss")[0]
+    forecast(&flags).column("epochs.csv", "test_loss")[0]
 }
 
 fn summary(run: &Run, name: &str) -> f64 {
@@ -20,12 +18,9 @@ fn summary(run: &Run, name: &str) -> f64 {
 
 #[test]
 fn the_average_is_evaluated_saved_and_resumed() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path();
     let flags = "--lr 0.01 --ema 0.9";
-    let (outcome, whole) = forecaster(path, "whole", &format!("{flags} --epochs 3"));
-    outcome.succeeded();
-    let (_, plain) = forecaster(path, "plain", "--lr 0.01 --epochs 3");
+    let whole = forecast(&format!("{flags} --epochs 3"));
+    let plain = forecast("--lr 0.01 --epochs 3");
     assert_eq!(whole.losses(), plain.losses(), "training does not use the average");
     let losses = whole.column("epochs.csv", "test_loss");
     assert_ne!(losses, plain.column("epochs.csv", "test_loss"));
@@ -39,33 +34,26 @@ fn the_average_is_evaluated_saved_and_resumed() {
         ("checkpoint", last.clone(), losses[2]),
         ("raw", last.join("model.bpk"), summary(&plain, "test_loss")),
     ] {
-        assert_close(name, &[tested(path, name, &weights)], &[wanted], 1e-7);
+        assert_close(name, &[tested(&weights)], &[wanted], 1e-7);
     }
-    forecaster(path, "parts", &format!("{flags} --max-steps 11")).0.succeeded();
-    let (outcome, parts) = forecaster(path, "parts", &format!("{flags} --epochs 3 --resume"));
-    outcome.succeeded();
+    let parts = forecast(&format!("{flags} --max-steps 11"));
+    forecaster(&parts, &format!("{flags} --epochs 3 --resume")).succeeded();
     assert_eq!(parts.column("epochs.csv", "test_loss"), losses, "the same bits");
-    let (outcome, _) = forecaster(path, "parts", "--lr 0.01 --epochs 4 --resume");
-    outcome.failed_with(&["--ema 0.9, not none"]);
+    forecaster(&parts, "--lr 0.01 --epochs 4 --resume").failed_with(&["--ema 0.9, not none"]);
     for mode in [
         "--mode single --batch-size 128 --lr 0.02",
         "--mode dp --device-ids cpu:0,cpu:1 --batch-size 128 --lr 0.02",
     ] {
-        let (outcome, other) = forecaster(path, &mode[7..9], &format!("--ema 0.9 --epochs 3 {mode}"));
-        outcome.succeeded();
+        let other = forecast(&format!("--ema 0.9 --epochs 3 {mode}"));
         assert_close(mode, &other.column("epochs.csv", "test_loss"), &losses, 1e-4);
     }
 }
 
 #[test]
 fn the_best_checkpoint_is_loaded_and_tested_at_the_end() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    for (name, flags, set) in
-        [("valid", "--lr 0.5 --valid-split 0.2", "valid"), ("test", "--lr 1 --ema 0.5", "test")]
-    {
-        let flags = format!("--epochs 4 --load-best {flags}");
-        let (outcome, run) = forecaster(folder.path(), name, &flags);
-        let stdout = outcome.succeeded().stdout;
+    for (flags, set) in [("--lr 0.5 --valid-split 0.2", "valid"), ("--lr 1 --ema 0.5", "test")] {
+        let run = Run::new();
+        let stdout = forecaster(&run, &format!("--epochs 4 --load-best {flags}")).succeeded().stdout;
         let losses = run.column("epochs.csv", &format!("{set}_loss"));
         let best = (0..4).min_by(|a, b| losses[*a].total_cmp(&losses[*b])).expect("four epochs");
         assert!(best < 3, "the last epoch should not be the best one: {losses:?}");
@@ -74,9 +62,9 @@ fn the_best_checkpoint_is_loaded_and_tested_at_the_end() {
         let line = format!("loaded the best checkpoint, of step {steps}\n");
         assert!(stdout.contains(&line), "{line} {losses:?} {stdout}");
         let loss = summary(&run, "test_loss");
-        assert_close(name, &[tested(folder.path(), &format!("{name}2"), &run.path)], &[loss], 1e-7);
+        assert_close(set, &[tested(&run.path)], &[loss], 1e-7);
         if set == "test" {
-            assert_close(name, &[loss], &[losses[best]], 1e-7);
+            assert_close(set, &[loss], &[losses[best]], 1e-7);
         }
     }
 }

@@ -1,7 +1,11 @@
 //! MLflow tracking: what a server receives, and what a run does without one.
 
 use super::mlflow_server::{Behaviour, Server};
-use crate::common::{Outcome, Run, command, finish, mnist, run_example};
+use crate::common::{
+    self, Outcome, Run, example_command, finish,
+    launched::{signal, wait_until},
+    run_example,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -9,27 +13,20 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tempfile::TempDir;
 
 /// 8 steps per epoch with two ranks.
 const RUN: &str = "--dataset subset --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1 \
                    --device cpu --nproc-per-node 2 --progress plain";
 
-/// Trains with the flags [`RUN`] into the folder `run` of `folder`, with variables in the environment.
-fn train(folder: &TempDir, flags: &str, variables: &[(&str, &str)]) -> (Outcome, Run) {
-    let path = folder.path().join("run");
-    let line = format!("{RUN} --run-dir {} {flags}", path.display());
-    let args: Vec<&str> = line.split_whitespace().collect();
-    let mut program = command(&mnist(), &args);
+/// Trains with the flags [`RUN`], with variables in the environment.
+fn train(run: &Run, flags: &str, variables: &[(&str, &str)]) -> Outcome {
+    let path = run.path.display();
+    let mut program = example_command("mnist_ddp", &format!("{RUN} --run-dir {path} {flags}"));
     for name in ["MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"] {
         program.env_remove(name);
     }
     program.envs(variables.iter().copied());
-    (finish(program.spawn().expect("the program was built")), Run::at(path))
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("temporary folder")
+    finish(program.spawn().expect("the program was built"))
 }
 
 /// The points of a metric: step and value.
@@ -57,13 +54,12 @@ fn assert_absent(folder: &Path, secret: &str) {
 
 #[test]
 fn a_run_arrives_as_in_its_tables() {
-    let (server, plain, tracked) = (Server::start(Behaviour::default()), folder(), folder());
+    let (server, run, untracked) = (Server::start(Behaviour::default()), Run::new(), Run::new());
     let flags = format!("--epochs 2 --mlflow {}/ --mlflow-experiment digits", server.uri);
-    let (outcome, run) = train(&tracked, &flags, &[("MLFLOW_TRACKING_TOKEN", "hunter2")]);
-    let outcome = outcome.succeeded();
+    let outcome = train(&run, &flags, &[("MLFLOW_TRACKING_TOKEN", "hunter2")]).succeeded();
     assert_eq!(outcome.stderr, "", "no warning");
     assert!(outcome.stdout.contains(&format!("{}/#/experiments/7/runs/run1", server.uri)), "{outcome:?}");
-    let (_, untracked) = train(&plain, "--epochs 2", &[]);
+    train(&untracked, "--epochs 2", &[]).succeeded();
     assert_eq!(run.digest(), untracked.digest(), "tracking does not change the result");
 
     for (name, table, column) in [
@@ -113,8 +109,7 @@ fn a_run_arrives_as_in_its_tables() {
 
 #[test]
 fn metrics_and_callbacks_of_any_model_arrive() {
-    let (server, folder) = (Server::start(Behaviour::default()), folder());
-    let run = Run::at(folder.path().join("run"));
+    let (server, run) = (Server::start(Behaviour::default()), Run::new());
     let flags = format!("--device cpu --epochs 2 --mlflow {} --run-dir {}", server.uri, run.path.display());
     run_example("regression", &flags).succeeded();
     for (name, column) in [("test/mae", "test_mae"), ("test/max_error", "test_max_error")] {
@@ -126,14 +121,12 @@ fn metrics_and_callbacks_of_any_model_arrive() {
 
 #[test]
 fn a_resumed_run_continues_without_repeated_steps() {
-    let (server, folder) = (Server::start(Behaviour::default()), folder());
+    let (server, run) = (Server::start(Behaviour::default()), Run::new());
     let flags = format!("--mlflow {}", server.uri);
-    train(&folder, &format!("{flags} --max-steps 6 --save-every 2 --keep-last 9"), &[]).0.succeeded();
+    train(&run, &format!("{flags} --max-steps 6 --save-every 2 --keep-last 9"), &[]).succeeded();
     assert_eq!(server.statuses(), ["FINISHED"]);
-    let path = folder.path().join("run/checkpoints/step-000002");
-    let line = format!("{RUN} {flags} --resume {}", path.display());
-    let args: Vec<&str> = line.split_whitespace().collect();
-    let outcome = finish(command(&mnist(), &args).spawn().expect("the program was built")).succeeded();
+    let path = run.path.join("checkpoints/step-000002");
+    let outcome = common::train(&format!("{RUN} {flags} --resume {}", path.display())).succeeded();
     assert_eq!(outcome.stderr, "");
     assert_eq!(server.bodies("runs/create").len(), 1);
     let steps: Vec<u64> = points_of(&server, "train/loss").iter().map(|point| point.0).collect();
@@ -145,12 +138,11 @@ fn a_resumed_run_continues_without_repeated_steps() {
 
 #[test]
 fn a_server_that_is_away_gives_a_warning() {
-    let folder = folder();
+    let run = Run::new();
     // A port on which nothing listens.
     let uri = Server::start(Behaviour::default()).uri.clone();
     thread::sleep(Duration::from_millis(100));
-    let (outcome, run) = train(&folder, &format!("--mlflow {uri}"), &[]);
-    let outcome = outcome.succeeded();
+    let outcome = train(&run, &format!("--mlflow {uri}"), &[]).succeeded();
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     let [first, last] = lines[..] else { panic!("a warning and the number of points: {outcome:?}") };
     assert!(first.contains(&uri) && first.contains("training continues"), "{first}");
@@ -161,10 +153,9 @@ fn a_server_that_is_away_gives_a_warning() {
 #[test]
 fn temporary_errors_are_retried() {
     let failing = Behaviour { failures: 2, status: 503, ..Behaviour::default() };
-    let (server, folder) = (Server::start(failing), folder());
+    let (server, run) = (Server::start(failing), Run::new());
     let user = [("MLFLOW_TRACKING_USERNAME", "me"), ("MLFLOW_TRACKING_PASSWORD", "hunter2")];
-    let (outcome, run) = train(&folder, &format!("--mlflow {}", server.uri), &user);
-    let outcome = outcome.succeeded();
+    let outcome = train(&run, &format!("--mlflow {}", server.uri), &user).succeeded();
     assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
     assert!(outcome.stderr.contains("503") && outcome.stderr.contains("Basic ***"), "{outcome:?}");
     assert_eq!(values_of(&server, "train/loss"), run.losses());
@@ -180,8 +171,8 @@ fn temporary_errors_are_retried() {
 #[test]
 fn a_server_that_refuses_the_run_is_not_asked_again() {
     let refusing = Behaviour { failures: usize::MAX, status: 401, ..Behaviour::default() };
-    let (server, folder) = (Server::start(refusing), folder());
-    let outcome = train(&folder, &format!("--mlflow {}", server.uri), &[]).0.succeeded();
+    let server = Server::start(refusing);
+    let outcome = train(&Run::new(), &format!("--mlflow {}", server.uri), &[]).succeeded();
     assert_eq!(outcome.stderr.lines().count(), 2, "{outcome:?}");
     assert!(outcome.stderr.contains("401") && outcome.stderr.contains("36 of 36 points"), "{outcome:?}");
     assert!(server.requests().is_empty());
@@ -190,10 +181,10 @@ fn a_server_that_refuses_the_run_is_not_asked_again() {
 #[test]
 fn a_slow_server_delays_the_end_by_a_bounded_time() {
     let slow = Behaviour { delay: Duration::from_secs(20), ..Behaviour::default() };
-    let (server, folder) = (Server::start(slow), folder());
+    let (server, run) = (Server::start(slow), Run::new());
     let began = Instant::now();
-    let (outcome, run) = train(&folder, &format!("--mlflow {}", server.uri), &[]);
-    let (outcome, whole) = (outcome.succeeded(), began.elapsed().as_secs_f64());
+    let outcome = train(&run, &format!("--mlflow {}", server.uri), &[]).succeeded();
+    let whole = began.elapsed().as_secs_f64();
     let training = run.summary()["seconds"].as_f64().expect("seconds");
     assert!(outcome.stderr.contains("not sent: 36 of 36 points"), "{outcome:?}");
     assert!(training < whole - 9.0, "the wait is at the end: {training} s of {whole} s");
@@ -201,41 +192,34 @@ fn a_slow_server_delays_the_end_by_a_bounded_time() {
 
 #[test]
 fn a_failed_and_a_stopped_run_have_their_status() {
-    let (server, folder) = (Server::start(Behaviour::default()), folder());
-    let flags = format!("--mlflow {}", server.uri);
-    let (outcome, _) = train(&folder, &format!("{flags} --lr 1e30 --scale-lr none"), &[]);
+    let server = Server::start(Behaviour::default());
+    let flags = format!("--mlflow {} --lr 1e30 --scale-lr none", server.uri);
+    let outcome = train(&Run::new(), &flags, &[]);
     assert_ne!(outcome.code, Some(0), "{outcome:?}");
     assert_eq!(server.statuses(), ["FAILED"]);
 
-    let (server, folder) = (Server::start(Behaviour::default()), self::folder());
-    let path = folder.path().join("run");
-    let line = format!("{RUN} --mlflow {} --epochs 500 --run-dir {}", server.uri, path.display());
-    let args: Vec<&str> = line.split_whitespace().collect();
-    let child = command(&mnist(), &args).spawn().expect("the program was built");
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while server.points().is_empty() {
-        assert!(Instant::now() < deadline, "no points");
-        thread::sleep(Duration::from_millis(50));
-    }
-    // SAFETY: signals a child of this process.
-    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let (server, run) = (Server::start(Behaviour::default()), Run::new());
+    let line = format!("{RUN} --mlflow {} --epochs 500 --run-dir {}", server.uri, run.path.display());
+    let child = example_command("mnist_ddp", &line).spawn().expect("the program was built");
+    wait_until("points", || !server.points().is_empty());
+    signal(child.id(), libc::SIGINT);
     let outcome = finish(child);
     assert_eq!(outcome.code, Some(130), "{outcome:?}");
     assert_eq!(server.statuses(), ["KILLED"]);
-    let steps = Run::at(path).losses().len();
+    let steps = run.losses().len();
     assert_eq!(points_of(&server, "train/loss").len(), steps, "all points are sent");
     assert!(server.files().iter().any(|file| file.0 == "config.json"));
 }
 
 #[test]
 fn bad_addresses_are_errors_without_their_passwords() {
-    let folder = folder();
+    let run = Run::new();
     for (uri, words) in [
         ("http://me:hunter2@host:5000", "MLFLOW_TRACKING_PASSWORD"),
         ("http://host:5000?token=hunter2", "remove the query"),
         ("localhost:5000", "use http://HOST:PORT"),
     ] {
-        let (outcome, run) = train(&folder, &format!("--mlflow {uri}"), &[]);
+        let outcome = train(&run, &format!("--mlflow {uri}"), &[]);
         let stderr = outcome.failed_with(&["--mlflow: ", words]);
         assert!(!stderr.contains("hunter2"), "{stderr}");
         assert!(!run.path.exists());

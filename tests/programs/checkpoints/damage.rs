@@ -1,12 +1,11 @@
 //! Damaged checkpoints, and file systems that are full or read-only.
 
 use super::{SMALL, checkpointed, resume};
-use crate::common::{Outcome, Run, command, copy_folder, finish, mnist, trained};
+use crate::common::{Outcome, Run, command, example_command, finish, mnist, trained};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::Path,
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -45,17 +44,15 @@ const DAMAGES: [(&str, Damage); 8] = [
 fn a_damaged_checkpoint_is_rejected_in_favour_of_the_previous_one() {
     let whole = checkpointed(FLAGS);
     for (said, damage) in DAMAGES {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("run");
-        copy_folder(&whole.path, &path);
-        damage(&path.join("checkpoints/step-000012"));
-        let named = resume(&path, "checkpoints/step-000012", FLAGS);
+        let run = whole.copied();
+        damage(&run.path.join("checkpoints/step-000012"));
+        let named = resume(&run.path, "checkpoints/step-000012", FLAGS);
         named.failed_with(&["step-000012", said, "step-000010 is intact"]);
-        let outcome = resume(&path, "", FLAGS).succeeded();
+        let outcome = resume(&run.path, "", FLAGS).succeeded();
         for word in ["warning", "step-000012", said, "resuming from", "step-000010"] {
             assert!(outcome.stderr.contains(word), "{said}: {outcome:#?}");
         }
-        assert_eq!(Run::at(path).digest(), whole.digest(), "{said}");
+        assert_eq!(run.digest(), whole.digest(), "{said}");
     }
 }
 
@@ -90,14 +87,13 @@ fn a_partially_written_checkpoint_is_never_loaded() {
     // The larger network, whose checkpoints take longer to write.
     let small = SMALL.replace("--network lenet", "");
     let whole = trained(&format!("{small} {FLAGS}"));
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
+    let run = Run::new();
+    let path = &run.path;
     let (mut cuts, began) = (0, Instant::now());
     loop {
         let args =
             format!("--device cpu {small} {FLAGS} --save-every 1 --run-dir {} --resume", path.display());
-        let args: Vec<&str> = args.split_whitespace().collect();
-        let mut child = command(&mnist(), &args).spawn().expect("built");
+        let mut child = example_command("mnist_ddp", &args).spawn().expect("built");
         // Tries to kill the run while it writes a checkpoint.
         let writing = || {
             fs::read_dir(path.join("checkpoints")).is_ok_and(|mut entries| {
@@ -118,8 +114,8 @@ fn a_partially_written_checkpoint_is_never_loaded() {
         }
     }
     assert!(cuts > 0, "no write was ever seen");
-    assert_eq!(Run::at(path.clone()).digest(), whole.digest(), "after {cuts} kills");
-    assert_eq!(Run::at(path.clone()).column("steps.csv", "step").len(), 12);
+    assert_eq!(run.digest(), whole.digest(), "after {cuts} kills");
+    assert_eq!(run.column("steps.csv", "step").len(), 12);
     let left = fs::read_dir(path.join("checkpoints")).expect("folder").map(|e| e.expect("entry").file_name());
     assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with(".step")), "swept");
 }
@@ -163,8 +159,7 @@ fn a_read_only_folder_is_an_error_on_the_rank_that_writes() {
     allow(&path, 0o777);
     allow(&path.join("checkpoints"), 0o555);
     let args = format!("--device cpu {SMALL} --nproc-per-node 2 --batch-size 8 --run-dir {}", path.display());
-    let args: Vec<&str> = args.split_whitespace().collect();
-    let mut command: Command = command(&mnist(), &args);
+    let mut command = example_command("mnist_ddp", &args);
     // SAFETY: it only returns a number.
     if unsafe { libc::geteuid() } == 0 {
         // Permissions do not apply to root.

@@ -1,7 +1,7 @@
 //! Resume from a checkpoint.
 
 use super::{SMALL, checkpointed, resume};
-use crate::common::{Run, assert_close, copy_folder, finish, mnist, train, trained};
+use crate::common::{Run, assert_close, train, trained};
 use std::{fs, path::Path};
 
 /// Every column of both tables that does not depend on time.
@@ -9,11 +9,6 @@ fn tables(run: &Run) -> Vec<Vec<f64>> {
     let steps = ["step", "epoch", "loss", "lr"].map(|column| run.column("steps.csv", column));
     let epochs = ["epoch", "train_loss", "test_loss", "test_accuracy"];
     steps.into_iter().chain(epochs.map(|column| run.column("epochs.csv", column))).collect()
-}
-
-/// The run, read from its folder.
-fn reopened(path: &Path) -> Run {
-    Run::at(path.to_owned())
 }
 
 #[test]
@@ -32,16 +27,13 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
     ] {
         let whole = checkpointed(flags);
         for (part, cut) in [("checkpoints/step-000004", 4), ("checkpoints/step-000006", 6), ("", 12)] {
-            let folder = tempfile::tempdir().expect("temporary folder");
-            let path = folder.path().join("run");
-            copy_folder(&whole.path, &path);
-            fs::remove_file(path.join("summary.json")).expect("there is one");
-            let outcome = resume(&path, part, flags).succeeded();
+            let run = whole.copied();
+            fs::remove_file(run.path.join("summary.json")).expect("there is one");
+            let outcome = resume(&run.path, part, flags).succeeded();
             assert!(outcome.stdout.contains(&format!("after step {cut}")), "{outcome:#?}");
-            let run = reopened(&path);
             assert_eq!(run.digest(), whole.digest(), "{flags} from step {cut}");
             assert_eq!(tables(&run), tables(&whole), "{flags} from step {cut}");
-            assert_eq!(fs::read(path.join("model.bpk")).expect("model").len(), whole.model_bytes());
+            assert_eq!(run.model_bytes(), whole.model_bytes());
         }
     }
 }
@@ -49,14 +41,13 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
 #[test]
 fn repeating_the_command_of_a_finished_run_keeps_its_tables() {
     for end in ["--epochs 1.5", "--epochs 2", "--epochs 2 --max-steps 8"] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("run");
+        let run = Run::new();
         let flags = format!("{} {end} --mode single --batch-size 16", SMALL.replace("--epochs 2", ""));
-        let flags = format!("--device cpu --progress plain {flags} --resume --run-dir {}", path.display());
+        let flags = format!("--device cpu --progress plain {flags} --resume --run-dir {}", run.path.display());
         train(&flags).succeeded();
-        let (finished, digest) = (tables(&reopened(&path)), reopened(&path).digest());
+        let (finished, digest) = (tables(&run), run.digest());
         train(&flags).succeeded();
-        assert_eq!((tables(&reopened(&path)), reopened(&path).digest()), (finished, digest), "{end}");
+        assert_eq!((tables(&run), run.digest()), (finished, digest), "{end}");
     }
 }
 
@@ -65,22 +56,20 @@ fn a_different_world_size_resumes_with_the_same_samples() {
     let flags = "--dropout 0 --scale-lr none --sync-bn";
     let whole = checkpointed(&format!("{flags} --nproc-per-node 2 --batch-size 8"));
     let go_on = |world: usize, batch: usize| {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("run");
-        copy_folder(&whole.path, &path);
+        let run = whole.copied();
         let flags = format!("{flags} --nproc-per-node {world} --batch-size {batch}");
-        let outcome = resume(&path, "checkpoints/step-000004", &flags).succeeded();
-        (reopened(&path), outcome, folder)
+        let outcome = resume(&run.path, "checkpoints/step-000004", &flags).succeeded();
+        (run, outcome)
     };
     for world in [1, 4] {
-        let (run, outcome, _folder) = go_on(world, 16 / world);
+        let (run, outcome) = go_on(world, 16 / world);
         assert!(!outcome.stderr.contains("warning"), "{outcome:#?}");
         assert_close(&format!("loss at {world} ranks"), &run.losses(), &whole.losses(), 1e-4);
         let [ours, theirs] = [&run, &whole].map(|run| run.column("epochs.csv", "test_loss"));
         assert_close(&format!("test loss at {world} ranks"), &ours, &theirs, 1e-4);
     }
     // The global batch doubles: 26 samples are left of the first epoch, then there are 90.
-    let (run, outcome, _folder) = go_on(4, 8);
+    let (run, outcome) = go_on(4, 8);
     assert!(outcome.stderr.contains("had 16 samples before, and have 32 now"), "{outcome:#?}");
     assert_eq!(run.column("steps.csv", "epoch"), [1., 1., 1., 1., 1., 2., 2., 2.]);
 }
@@ -95,7 +84,7 @@ fn accumulation_may_change_if_the_global_batch_stays_the_same() {
     let flags = format!("{flags} --batch-size 4 --grad-accum-steps 2");
     let outcome = resume(&whole.path, "checkpoints/step-000004", &flags).succeeded();
     assert!(!outcome.stderr.contains("warning"), "{outcome:#?}");
-    assert_close("loss in halves of the batches", &reopened(&whole.path).losses(), &losses, 1e-4);
+    assert_close("loss in halves of the batches", &whole.losses(), &losses, 1e-4);
 }
 
 #[test]
@@ -121,8 +110,7 @@ fn a_longer_run_resumes_where_a_shorter_one_ended() {
 
 #[test]
 fn without_a_checkpoint_a_run_starts_with_a_notice() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
+    let Run { path, .. } = &Run::new();
     let flags = format!("--device cpu {SMALL} --mode single --max-steps 2");
     let run = || train(&format!("{flags} --run-dir {} --resume", path.display())).succeeded().stdout;
     assert!(run().contains("no checkpoint yet: starting from the beginning"));
@@ -192,8 +180,7 @@ fn matching_weights_of_another_network_are_loaded() {
 
 #[test]
 fn resuming_with_a_different_configuration_is_rejected() {
-    finish(crate::common::command(&mnist(), &["--resume"]).spawn().expect("built"))
-        .failed_with(&["--run-dir"]);
+    train("--resume").failed_with(&["--run-dir"]);
     train("--device cpu --dataset subset --train-limit 9 --mode single --resume /nowhere/at/all")
         .failed_with(&["/nowhere/at/all", "no such folder"]);
 }

@@ -1,7 +1,11 @@
 //! Graceful shutdown by Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2: all ranks finish the step, write a checkpoint and exit.
 
 use super::SMALL;
-use crate::common::{Run, command, finish, mnist, processes_with, train, trained};
+use crate::common::{
+    Run, example_command, finish,
+    launched::{signal, steps, wait_until, wait_until_gone},
+    processes_with, train, trained,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -18,26 +22,9 @@ fn endless() -> String {
 /// Starts a run and waits for its first step.
 fn started(marker: &str, flags: &str, run_dir: &Path) -> Child {
     let args = format!("--device cpu --progress plain {flags} --run-dir {}", run_dir.display());
-    let args: Vec<&str> = args.split_whitespace().collect();
-    let child = command(&mnist(), &args).env("BURN_DDP_TEST", marker).spawn().expect("built");
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !fs::read_to_string(run_dir.join("steps.csv")).is_ok_and(|text| text.lines().count() > 2) {
-        assert!(Instant::now() < deadline, "no step within 2 minutes");
-        thread::sleep(Duration::from_millis(20));
-    }
+    let child = example_command("mnist_ddp", &args).env("BURN_DDP_TEST", marker).spawn().expect("built");
+    wait_until("two steps", || steps(run_dir) > 1);
     child
-}
-
-fn signal(pid: u32, signal: i32) {
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is there");
-}
-
-fn gone(marker: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !processes_with(marker).is_empty() {
-        assert!(Instant::now() < deadline, "left behind: {:?}", processes_with(marker));
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Processes that a test sends a signal to.
@@ -59,9 +46,8 @@ fn a_signal_stops_all_ranks_after_the_same_step() {
         ("stop-5", "--nproc-per-node 2 --batch-size 8", Target::ProcessGroup, libc::SIGUSR1),
         ("stop-6", "--nproc-per-node 2 --batch-size 8", Target::OneRank, libc::SIGUSR2),
     ] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("run");
-        let child = started(name, &format!("{} {flags}", endless()), &path);
+        let run = Run::new();
+        let child = started(name, &format!("{} {flags}", endless()), &run.path);
         match whom {
             Target::Launcher => signal(child.id(), number),
             Target::ProcessGroup => assert_eq!(unsafe { libc::kill(-(child.id() as i32), number) }, 0),
@@ -82,14 +68,13 @@ fn a_signal_stops_all_ranks_after_the_same_step() {
         };
         let said = format!("stopped by {name_of_signal}");
         assert!(outcome.stdout.contains(&said) && outcome.stdout.contains("--resume"), "{outcome:#?}");
-        assert!(path.join("report.html").exists(), "{name}: it can be looked at");
-        gone(name);
+        assert!(run.path.join("report.html").exists(), "{name}: it can be looked at");
+        wait_until_gone(name);
         // Two more steps, bit-identical to a run that was never stopped.
-        let steps = Run::at(path.clone()).losses().len();
+        let steps = run.losses().len();
         let flags = format!("{} {flags} --max-steps {}", endless(), steps + 2);
-        let args = format!("--device cpu {flags} --resume {}", path.display());
-        crate::common::train(&args).succeeded();
-        assert_eq!(Run::at(path).digest(), trained(&flags).digest(), "{name}");
+        train(&format!("--device cpu {flags} --resume {}", run.path.display())).succeeded();
+        assert_eq!(run.digest(), trained(&flags).digest(), "{name}");
     }
 }
 
@@ -118,13 +103,8 @@ fn a_second_signal_ends_a_run_at_once() {
         let flags = format!("--data-dir {} --eval-limit 20 {flags}", data.display());
         let path = folder.path().join("run");
         let args = format!("--device cpu --batch-size 10000 {flags} --run-dir {}", path.display());
-        let args: Vec<&str> = args.split_whitespace().collect();
-        let child = command(&mnist(), &args).env("BURN_DDP_TEST", name).spawn().expect("built");
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while !path.join("config.json").exists() {
-            assert!(Instant::now() < deadline, "not started within 2 minutes");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let child = example_command("mnist_ddp", &args).env("BURN_DDP_TEST", name).spawn().expect("built");
+        wait_until("the start", || path.join("config.json").exists());
         thread::sleep(Duration::from_secs(1));
         signal(child.id(), libc::SIGINT);
         // Longer than repeated signals count as one.
@@ -134,17 +114,16 @@ fn a_second_signal_ends_a_run_at_once() {
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(128 + libc::SIGINT), "{outcome:#?}");
         assert!(second.elapsed() < Duration::from_secs(25), "took {:?}", second.elapsed());
-        gone(name);
+        wait_until_gone(name);
     }
 }
 
 #[test]
 fn a_second_training_in_the_folder_of_a_running_one_is_refused() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
+    let run = Run::new();
     let flags = format!("{} --mode single --batch-size 16", endless());
-    let first = started("second-training", &flags, &path);
-    let path = path.display().to_string();
+    let first = started("second-training", &flags, &run.path);
+    let path = run.path.display().to_string();
     for second in
         [format!("--run-dir {path}"), format!("--run-dir {path} --resume"), format!("--resume {path}")]
     {
