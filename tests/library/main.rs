@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod damaged_files;
+mod http;
 mod metrics;
 mod mnist_example;
 mod own_programs;

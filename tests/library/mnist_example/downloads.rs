@@ -1,6 +1,7 @@
 //! Downloads from correct and faulty servers in this process.
 
-use super::small::{self, Answer, Mirror};
+use super::small::{self, Mirror};
+use crate::http::Answer;
 use anyhow::Result;
 use burn_ddp::data::download::{TimeLimits, download};
 use std::{
@@ -23,7 +24,7 @@ fn fetch(folder: &Path, mirrors: &[&Mirror]) -> Result<()> {
 }
 
 /// The error of the only mirror, after which the folder must not contain the file.
-fn error(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> String {
+fn error(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + Sync + 'static) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mirror = Mirror::serving(answer);
     let error = fetch(folder.path(), &[&mirror]).unwrap_err().to_string();

@@ -1,20 +1,18 @@
 //! A small data set in MNIST's format, and a web server that serves it with or without faults.
 
+use crate::http::{Answer, Server};
 use burn_ddp::data::download::RemoteFile;
 use flate2::{Compression, write::GzEncoder};
 use mnist::data::{PIXELS, SIDE};
 use sha2::{Digest, Sha256};
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::Write,
     path::Path,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
-    thread,
-    time::Duration,
 };
 
 /// Names of MNIST's files.
@@ -79,14 +77,10 @@ pub fn write(folder: &Path) {
     }
 }
 
-/// A mirror's response: status, announced length, content; `None` for no response.
-pub type Answer = Option<(u16, usize, Vec<u8>)>;
-
-/// A web server that ends with the test.
+/// A web server with the small data set.
 pub struct Mirror {
-    address: SocketAddr,
+    server: Server,
     requests: Arc<AtomicUsize>,
-    done: Arc<AtomicBool>,
 }
 
 impl Mirror {
@@ -96,64 +90,24 @@ impl Mirror {
     }
 
     /// Serves the result of `answer` for a file's name and its gzipped content.
-    pub fn serving(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mirror = Mirror {
-            address: listener.local_addr().unwrap(),
-            requests: Arc::default(),
-            done: Arc::default(),
-        };
-        let (requests, done) = (mirror.requests.clone(), mirror.done.clone());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                if done.load(Ordering::SeqCst) {
-                    break;
-                }
-                requests.fetch_add(1, Ordering::SeqCst);
-                // A client may have disconnected.
-                let _ = stream.and_then(|stream| serve(stream, &answer));
-            }
+    pub fn serving(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + Sync + 'static) -> Self {
+        let requests = Arc::<AtomicUsize>::default();
+        let received = requests.clone();
+        let server = Server::start(move |request| {
+            received.fetch_add(1, Ordering::SeqCst);
+            let file = files().into_iter().find(|(name, _)| request.path == format!("/mnist/{name}.gz"));
+            file.map_or(Some((404, 0, vec![])), |(name, bytes)| answer(name, gzip(&bytes)))
         });
-        mirror
+        Self { server, requests }
     }
 
     /// The address as in `MNIST_MIRROR`.
     pub fn address(&self) -> String {
-        format!("http://{}/mnist/", self.address)
+        format!("http://{}/mnist/", self.server.address)
     }
 
     /// Number of requests so far.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
-}
-
-impl Drop for Mirror {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::SeqCst);
-        // Wakes the server, which then ends.
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
-fn serve(mut stream: TcpStream, answer: &impl Fn(&str, Vec<u8>) -> Answer) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut lines = BufReader::new(stream.try_clone()?).lines();
-    let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    let file = files().into_iter().find(|(name, _)| path == format!("/mnist/{name}.gz"));
-    let (status, length, content) = match file {
-        Some((name, bytes)) => match answer(name, gzip(&bytes)) {
-            Some(answer) => answer,
-            None => {
-                // Blocks until the client disconnects.
-                let _ = lines.next();
-                return Ok(());
-            }
-        },
-        None => (404, 0, vec![]),
-    };
-    write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")?;
-    stream.write_all(&content)
 }

@@ -1,6 +1,6 @@
 //! Weights in 16 and 64 bits, in files written by torch and safetensors (`float_types/make.py`).
 
-use super::{common::trained, mnist_ddp};
+use super::{common::trained, mnist_ddp, weights::header_and_data};
 use flate2::read::GzDecoder;
 use std::{
     fs,
@@ -57,10 +57,8 @@ fn every_type_trains_from_the_same_weights() {
 ///
 /// The order of the header's other entries is not fixed.
 fn tensors(path: &Path) -> (serde_json::Value, Vec<u8>) {
-    let file = fs::read(path).expect("exported");
-    let (length, rest) = file.split_at(8);
-    let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
-    (serde_json::from_slice(&rest[..length]).expect("JSON"), rest[length..].to_vec())
+    let (header, data) = header_and_data(path);
+    (serde_json::from_str(&header).expect("JSON"), data)
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn a_pickle_that_calls_a_function_is_not_executed() {
 }
 
 /// Header and data of a safetensors file.
-fn header_and_data(path: &Path) -> (String, Vec<u8>) {
+pub fn header_and_data(path: &Path) -> (String, Vec<u8>) {
     let file = fs::read(path).expect("a file");
     let (length, rest) = file.split_at(8);
     let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;

@@ -1,13 +1,9 @@
 //! A small MLflow server that records requests, and can be slow or fail.
 
+use crate::http::{self, Request};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
@@ -23,61 +19,52 @@ pub struct Behaviour {
     pub delay: Duration,
 }
 
-/// A request: method, path, authorization and body.
-#[derive(Clone, Debug)]
-pub struct Received {
-    pub method: String,
-    pub path: String,
-    pub authorization: Option<String>,
-    pub content: Vec<u8>,
-}
-
-impl Received {
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.content).unwrap_or_default()
-    }
+fn parsed(request: &Request) -> Value {
+    serde_json::from_slice(&request.content).unwrap_or_default()
 }
 
 #[derive(Default)]
 struct State {
-    requests: Vec<Received>,
+    requests: Vec<Request>,
     failed: usize,
 }
 
 pub struct Server {
     pub uri: String,
     state: Arc<Mutex<State>>,
-    over: Arc<AtomicBool>,
-    address: std::net::SocketAddr,
+    _server: http::Server,
 }
 
 impl Server {
     pub fn start(behaviour: Behaviour) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let (state, over) = (Arc::<Mutex<State>>::default(), Arc::<AtomicBool>::default());
-        let server =
-            Self { uri: format!("http://{address}"), state: state.clone(), over: over.clone(), address };
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                if over.load(Ordering::SeqCst) {
-                    return;
-                }
-                let state = state.clone();
-                thread::spawn(move || serve(stream.expect("a connection"), &state, behaviour));
-            }
+        let state = Arc::<Mutex<State>>::default();
+        let received = state.clone();
+        let server = http::Server::start(move |request| {
+            thread::sleep(behaviour.delay);
+            let state = &mut *received.lock().expect("no panic");
+            let (status, body) = if state.failed < behaviour.failures {
+                state.failed += 1;
+                // Servers may repeat what they were sent.
+                let message = format!("refused {:?}", request.authorization);
+                (behaviour.status, json!({"error_code": "SOME_ERROR", "message": message}))
+            } else {
+                state.requests.push(request.clone());
+                answer(&request, &state.requests)
+            };
+            let body = body.to_string().into_bytes();
+            Some((status, body.len(), body))
         });
-        server
+        Self { uri: format!("http://{}", server.address), state, _server: server }
     }
 
-    pub fn requests(&self) -> Vec<Received> {
+    pub fn requests(&self) -> Vec<Request> {
         self.state.lock().expect("no panic").requests.clone()
     }
 
     /// Bodies of the requests to an endpoint.
     pub fn bodies(&self, endpoint: &str) -> Vec<Value> {
         let path = format!("/api/2.0/mlflow/{endpoint}");
-        self.requests().iter().filter(|request| request.path == path).map(Received::json).collect()
+        self.requests().iter().filter(|request| request.path == path).map(parsed).collect()
     }
 
     /// Points of all metrics, in the order of their arrival: name, step and value.
@@ -118,66 +105,8 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
-/// Reads a request, or `None` at the end of the connection.
-fn receive(reader: &mut impl BufRead) -> Option<Received> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok().filter(|length| *length > 0)?;
-    let mut parts = line.split_whitespace().map(str::to_owned);
-    let (method, path) = (parts.next()?, parts.next()?);
-    let (mut length, mut authorization) = (0, None);
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.trim().split_once(": ") else { break };
-        match name.to_lowercase().as_str() {
-            "content-length" => length = value.parse().expect("a length"),
-            "authorization" => authorization = Some(value.to_owned()),
-            "transfer-encoding" => panic!("uploads have a length"),
-            _ => {}
-        }
-    }
-    let mut content = vec![0; length];
-    reader.read_exact(&mut content).ok()?;
-    Some(Received { method, path, authorization, content })
-}
-
-fn serve(stream: TcpStream, state: &Mutex<State>, behaviour: Behaviour) {
-    let mut writer = stream.try_clone().expect("a socket");
-    let mut reader = BufReader::new(stream);
-    while let Some(request) = receive(&mut reader) {
-        thread::sleep(behaviour.delay);
-        let (status, body) = {
-            let mut state = state.lock().expect("no panic");
-            if state.failed < behaviour.failures {
-                state.failed += 1;
-                // Servers may repeat what they were sent.
-                let message = format!("refused {:?}", request.authorization);
-                (behaviour.status, json!({"error_code": "SOME_ERROR", "message": message}))
-            } else {
-                state.requests.push(request.clone());
-                answer(&request, &state.requests)
-            }
-        };
-        let body = body.to_string();
-        let text = format!(
-            "HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        if writer.write_all(text.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
 /// Answers as MLflow does. The first experiment is created, later ones exist.
-fn answer(request: &Received, requests: &[Received]) -> (u16, Value) {
+fn answer(request: &Request, requests: &[Request]) -> (u16, Value) {
     let missing = (404, json!({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no such thing"}));
     let info = json!({
         "run_id": "run1", "lifecycle_stage": "active", "artifact_uri": "mlflow-artifacts:/7/run1/artifacts",
@@ -195,7 +124,7 @@ fn answer(request: &Received, requests: &[Received]) -> (u16, Value) {
         "runs/get" => {
             let logged = |kind: &'static str| {
                 let batches = requests.iter().filter(|request| request.path.ends_with("runs/log-batch"));
-                let bodies = batches.map(Received::json);
+                let bodies = batches.map(parsed);
                 bodies.filter_map(|body| body[kind].as_array().cloned()).flatten().collect::<Vec<_>>()
             };
             let mut last = serde_json::Map::new();

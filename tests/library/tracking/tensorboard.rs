@@ -66,8 +66,7 @@ fn events_equal_the_tables() {
 
 #[test]
 fn metrics_and_callbacks_of_any_model_are_scalars() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let run = Run::at(folder.path().join("run"));
+    let run = Run::new();
     let flags = format!("--device cpu --epochs 2 --run-dir {}", run.path.display());
     run_example("regression", &flags).succeeded();
     let scalars = scalars(&run);
