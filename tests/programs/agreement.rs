@@ -73,7 +73,8 @@ fn a_training_loss_that_is_not_finite_ends_the_run() {
     {
         let run = Run::new();
         let path = &run.path;
-        let outcome = train(&format!("{SMALL} {world} --lr 1e20 --save-every 1 --run-dir {}", path.display()));
+        let outcome =
+            train(&format!("{SMALL} {world} --lr 1e20 --save-every 1 --run-dir {}", path.display()));
         outcome.failed_with(&["the training loss is NaN in", named, "--allow-nan"]);
         assert_eq!(outcome.stderr.matches("training loss").count(), 1, "{}", outcome.stderr);
         assert!(!path.join("checkpoints/step-000002").exists(), "nothing is kept of a step that failed");

@@ -43,7 +43,8 @@ fn repeating_the_command_of_a_finished_run_keeps_its_tables() {
     for end in ["--epochs 1.5", "--epochs 2", "--epochs 2 --max-steps 8"] {
         let run = Run::new();
         let flags = format!("{} {end} --mode single --batch-size 16", SMALL.replace("--epochs 2", ""));
-        let flags = format!("--device cpu --progress plain {flags} --resume --run-dir {}", run.path.display());
+        let flags =
+            format!("--device cpu --progress plain {flags} --resume --run-dir {}", run.path.display());
         train(&flags).succeeded();
         let (finished, digest) = (tables(&run), run.digest());
         train(&flags).succeeded();
