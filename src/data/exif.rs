@@ -1,27 +1,8 @@
 //! Camera orientation from a JPEG's Exif data (Exif 2.32, tag 0x0112).
 
-/// Operations that make an image upright, in this order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Orientation {
-    /// Whether rows and columns are exchanged.
-    pub transposed: bool,
-    /// Whether left and right are exchanged.
-    pub mirrored: bool,
-    /// Whether top and bottom are exchanged.
-    pub flipped: bool,
-}
-
-/// Reads the orientation from Exif data (a TIFF header and its first directory); upright if it is absent.
-pub(super) fn orientation(exif: &[u8]) -> Orientation {
-    tag(exif, 0x0112).map_or_else(Orientation::default, of_number)
-}
-
-fn of_number(number: u16) -> Orientation {
-    Orientation {
-        transposed: (5..=8).contains(&number),
-        mirrored: matches!(number, 2 | 3 | 6 | 7),
-        flipped: matches!(number, 3 | 4 | 7 | 8),
-    }
+/// Reads the orientation from Exif data (a TIFF header and its first directory), a number from 1 to 8, if it has one.
+pub(super) fn orientation(exif: &[u8]) -> Option<u16> {
+    tag(exif, 0x0112)
 }
 
 /// The value of a tag with one short number.
@@ -54,13 +35,13 @@ mod tests {
     #[test]
     fn the_orientation_is_found_in_either_byte_order() {
         let little = b"II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x01\0\0\0abcd\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
-        assert_eq!(orientation(little), of_number(6));
+        assert_eq!(orientation(little), Some(6));
         let big = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x03\0\0";
-        assert_eq!(orientation(big), of_number(3));
+        assert_eq!(orientation(big), Some(3));
         for cut in 0..little.len() - 3 {
             let _ = orientation(&little[..cut]);
         }
-        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), Orientation::default());
-        assert_eq!(orientation(b""), Orientation::default());
+        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), None);
+        assert_eq!(orientation(b""), None);
     }
 }

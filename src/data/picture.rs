@@ -1,6 +1,6 @@
 //! Pictures in PNG and JPEG files: decoding, colours and size.
 
-use super::exif::{self, Orientation};
+use super::exif;
 use anyhow::{Context, Result, anyhow, bail};
 use kernels::pictures::{Filter, resample_pixels, window};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
@@ -86,10 +86,10 @@ impl Picture {
         let (width, height) = decoder.dimensions().context("a JPEG without a size")?;
         check_size(width, height)?;
         let pixels = decoder.decode().map_err(damaged)?;
-        let orientation = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
+        let orientation = decoder.exif().and_then(|exif| exif::orientation(exif));
         let whole = pixels.len() == width * height * 3;
         let picture = Self { width, height, channels: 3, pixels };
-        Ok(if whole { picture.upright(orientation) } else { picture })
+        Ok(if whole { picture.upright(orientation.unwrap_or(1)) } else { picture })
     }
 
     /// Whether an opacity follows the colours of each pixel.
@@ -117,11 +117,13 @@ impl Picture {
         Ok(Self { channels, pixels, ..file })
     }
 
-    fn upright(self, orientation: Orientation) -> Self {
-        let Orientation { transposed, mirrored, flipped } = orientation;
-        if orientation == Orientation::default() {
+    /// Undoes the `orientation` of Exif: exchanges rows and columns, then left and right, then top and bottom.
+    fn upright(self, orientation: u16) -> Self {
+        if !(2..=8).contains(&orientation) {
             return self;
         }
+        let transposed = orientation >= 5;
+        let (mirrored, flipped) = (matches!(orientation, 2 | 3 | 6 | 7), matches!(orientation, 3 | 4 | 7 | 8));
         let (width, height) = if transposed { (self.height, self.width) } else { (self.width, self.height) };
         let mut pixels = Vec::with_capacity(self.pixels.len());
         for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
@@ -209,9 +211,8 @@ mod tests {
 
     #[test]
     fn the_orientation_turns_a_picture() {
-        let turned = Orientation { transposed: true, mirrored: true, flipped: false };
         // Rotated clockwise by a quarter.
-        assert_eq!(grey(3, &[1, 2, 3, 4, 5, 6]).upright(turned), grey(2, &[4, 1, 5, 2, 6, 3]));
+        assert_eq!(grey(3, &[1, 2, 3, 4, 5, 6]).upright(6), grey(2, &[4, 1, 5, 2, 6, 3]));
     }
 
     #[test]

@@ -5,8 +5,10 @@ use crate::{
     device::{binary_size, host_memory},
     launch::cores,
 };
-use rustix::process::{Resource, getrlimit};
-use std::fs;
+use rustix::{
+    fs::{Access, access, statvfs},
+    process::{Resource, getrlimit},
+};
 
 /// Minimum memory of a rank in bytes: program, data and a small network.
 const RANK_MEMORY: u64 = 512 << 20;
@@ -47,7 +49,7 @@ fn memory() -> Finding {
 
 /// Free and total bytes of the file system of a folder.
 fn space(folder: &str) -> Option<(u64, u64)> {
-    let stat = rustix::fs::statvfs(folder).ok()?;
+    let stat = statvfs(folder).ok()?;
     Some((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
 }
 
@@ -72,19 +74,13 @@ fn files() -> Finding {
 
 fn disk() -> Finding {
     let name = "disk";
-    if let Err(error) = tempfile_here() {
+    if let Err(error) = access(".", Access::WRITE_OK) {
         let advice = "runs are written to ./runs; set another folder with --run-dir";
         return Finding::note(name, format!("this folder is not writable: {error}"), advice);
     }
     let Some((free, _)) = space(".") else { return Finding::ok(name, "this folder is writable") };
     Finding::ok(name, format!("{} free in this folder", binary_size(free)))
         .note_if(free < (100 << 20), "a run needs 5 MB or more; set another folder with --run-dir")
-}
-
-fn tempfile_here() -> std::io::Result<()> {
-    let path = format!(".burn-ddp-doctor-{}", std::process::id());
-    fs::write(&path, b"x")?;
-    fs::remove_file(&path)
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ impl Chart {
     }
 
     fn draw(&self, attributes: &str, ground: &str) -> String {
-        let series: Vec<Drawn> = self.series.iter().map(Drawn::new).collect();
-        let points = || series.iter().flat_map(|series| &series.parts);
+        let series: Vec<(&Series, Vec<Part>)> = self.series.iter().map(|it| (it, it.parts())).collect();
+        let points = || series.iter().flat_map(|(_, parts)| parts);
         // Steps and epochs are drawn from 0; logarithms may be negative.
         let zero = points().all(|part| part.x >= 0.0).then_some(0.0);
         let x = Scale::along(points().map(|part| part.x).chain(zero), 5);
@@ -71,8 +71,8 @@ impl Chart {
         );
         // Writing to a string does not fail.
         let _ = self.axes(&mut svg, &x, &y);
-        for series in &series {
-            let _ = series.draw(&mut svg, &x, &y);
+        for (series, parts) in &series {
+            let _ = series.draw(&mut svg, parts, &x, &y);
         }
         if points().next().is_none() {
             let middle = (LEFT + RIGHT) / 2.0;
@@ -151,18 +151,12 @@ struct Part {
     high: f64,
 }
 
-/// Downsampled series.
-struct Drawn<'a> {
-    series: &'a Series,
-    parts: Vec<Part>,
-}
-
-impl<'a> Drawn<'a> {
-    /// Downsamples a series. Values that are not finite are skipped.
-    fn new(series: &'a Series) -> Self {
+impl Series {
+    /// Downsamples the series. Values that are not finite are skipped.
+    fn parts(&self) -> Vec<Part> {
         let finite: Vec<(f64, f64)> =
-            series.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
-        let size = if series.marked.is_some() { 1 } else { finite.len().div_ceil(MAX_POINTS).max(1) };
+            self.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+        let size = if self.marked.is_some() { 1 } else { finite.len().div_ceil(MAX_POINTS).max(1) };
         let part = |points: &[(f64, f64)]| {
             let count = points.len() as f64;
             Part {
@@ -172,34 +166,33 @@ impl<'a> Drawn<'a> {
                 high: points.iter().map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max),
             }
         };
-        Self { series, parts: finite.chunks(size).map(part).collect() }
+        finite.chunks(size).map(part).collect()
     }
 
-    fn draw(&self, svg: &mut String, x: &Scale, y: &Scale) -> std::fmt::Result {
-        let colour = colour(self.series.colour);
+    fn draw(&self, svg: &mut String, parts: &[Part], x: &Scale, y: &Scale) -> std::fmt::Result {
+        let colour = colour(self.colour);
         let at = |x_value, y_value| format!("{:.1} {:.1}", across(x, x_value), down(y, y_value));
         let joined = |points: Vec<String>| points.join("L");
-        let parts = || self.parts.iter();
-        if parts().any(|part| part.low < part.high) {
-            let above = parts().map(|part| at(part.x, part.high));
-            let band = above.chain(parts().rev().map(|part| at(part.x, part.low))).collect();
+        if parts.iter().any(|part| part.low < part.high) {
+            let above = parts.iter().map(|part| at(part.x, part.high));
+            let band = above.chain(parts.iter().rev().map(|part| at(part.x, part.low))).collect();
             write!(svg, r#"<path d="M{}Z" fill="{colour}" fill-opacity="0.18"/>"#, joined(band))?;
         }
-        let line = joined(parts().map(|part| at(part.x, part.mean)).collect());
-        if self.parts.len() > 1 {
-            let dashes = if dashed(self.series.colour) { r#" stroke-dasharray="6 4""# } else { "" };
+        let line = joined(parts.iter().map(|part| at(part.x, part.mean)).collect());
+        if parts.len() > 1 {
+            let dashes = if dashed(self.colour) { r#" stroke-dasharray="6 4""# } else { "" };
             write!(
                 svg,
                 r#"<path d="M{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"{dashes}/>"#
             )?;
         }
-        if self.parts.len() == 1 || self.series.marked.is_some() {
-            for part in parts() {
+        if parts.len() == 1 || self.marked.is_some() {
+            for part in parts {
                 let (x, y) = (across(x, part.x), down(y, part.mean));
                 write!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="{colour}"/>"#)?;
             }
         }
-        if let (Some(text), Some(last)) = (self.series.marked, self.parts.last()) {
+        if let (Some(text), Some(last)) = (self.marked, parts.last()) {
             let (x, y) = (across(x, last.x).min(RIGHT), down(y, last.mean) - 9.0);
             write!(
                 svg,
