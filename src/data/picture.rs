@@ -123,7 +123,8 @@ impl Picture {
             return self;
         }
         let transposed = orientation >= 5;
-        let (mirrored, flipped) = (matches!(orientation, 2 | 3 | 6 | 7), matches!(orientation, 3 | 4 | 7 | 8));
+        let (mirrored, flipped) =
+            (matches!(orientation, 2 | 3 | 6 | 7), matches!(orientation, 3 | 4 | 7 | 8));
         let (width, height) = if transposed { (self.height, self.width) } else { (self.width, self.height) };
         let mut pixels = Vec::with_capacity(self.pixels.len());
         for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {

@@ -1,7 +1,7 @@
 //! The language-model example: world sizes, resume, generation, weights for PyTorch, and invalid texts.
 
 mod precision;
-use crate::common::{Outcome, Run, assert_close, copy_folder, run_example};
+use crate::common::{Outcome, Run, assert_close, run_example};
 use std::{f64::consts::LN_2, fs, path::Path};
 use tempfile::TempDir;
 
@@ -22,22 +22,23 @@ fn text() -> (TempDir, String) {
     (folder, path.display().to_string())
 }
 
-/// Trains into `folder/name` and returns the output.
-fn train(text: &str, folder: &Path, name: &str, flags: &str) -> (Run, Outcome) {
-    let path = folder.join(name);
-    let outcome = run(&format!("{TINY} --text {text} --run-dir {} {flags}", path.display())).succeeded();
-    (Run::at(path), outcome)
+/// Trains and returns the output.
+fn train(text: &str, flags: &str) -> (Run, Outcome) {
+    let trained = Run::new();
+    let path = trained.path.display();
+    let outcome = run(&format!("{TINY} --text {text} --run-dir {path} {flags}")).succeeded();
+    (trained, outcome)
 }
 
 #[test]
 fn every_world_size_follows_the_same_trajectory() {
-    let (folder, text) = text();
+    let (_folder, text) = text();
     // The last global batch of an epoch is short, and uneven over four ranks.
     let flags = "--scale-lr none --epochs 2 --lr 0.01";
     for tied in ["", "--tie-weights"] {
         let train = |world: usize, more: &str, batch: usize| {
             let flags = format!("{flags} {tied} --nproc-per-node {world} --batch-size {batch} {more}");
-            train(&text, folder.path(), &format!("{world}{tied}{batch}"), &flags).0
+            train(&text, &flags).0
         };
         let one = train(1, "", 12);
         let losses = one.losses();
@@ -50,7 +51,7 @@ fn every_world_size_follows_the_same_trajectory() {
             }
         }
         let replicas = format!("{flags} {tied} --mode dp --device-ids cpu:0,cpu:1 --batch-size 12");
-        let dp = self::train(&text, folder.path(), &format!("dp{tied}"), &replicas).0;
+        let dp = self::train(&text, &replicas).0;
         assert_close("loss in dp mode", &dp.losses(), &losses, 1e-4);
     }
 }
@@ -58,39 +59,33 @@ fn every_world_size_follows_the_same_trajectory() {
 #[test]
 fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
     let (folder, text) = text();
-    for (number, flags) in [
+    let other = folder.path().join("other.txt");
+    fs::write(&other, fs::read_to_string(&text).expect("text").replace('7', "8")).expect("written");
+    for flags in [
         "--nproc-per-node 2 --batch-size 6 --dropout 0.2",
         "--mode single --batch-size 6 --grad-accum-steps 2 --dropout 0.1 --tie-weights",
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ] {
         let flags = format!("{flags} --epochs 2 --save-every 3 --keep-last 9");
-        let (whole, _) = train(&text, folder.path(), &format!("whole-{number}"), &flags);
+        let (whole, _) = train(&text, &flags);
         // The checkpoint is in the middle of the first epoch.
-        let part = folder.path().join(format!("part-{number}"));
-        copy_folder(&whole.path, &part);
-        fs::remove_file(part.join("summary.json")).expect("there is one");
-        let from = part.join("checkpoints/step-000003");
+        let part = whole.copied();
+        fs::remove_file(part.path.join("summary.json")).expect("there is one");
+        let from = part.path.join("checkpoints/step-000003");
         let flags = format!("{TINY} --text {text} {flags} --resume {}", from.display());
         let outcome = run(&flags).succeeded();
         assert!(outcome.stdout.contains("after step 3"), "{outcome:#?}");
-        let resumed = Run::at(part);
-        assert_eq!(resumed.digest(), whole.digest(), "{flags}");
-        assert_eq!(resumed.losses(), whole.losses(), "{flags}");
+        assert_eq!(part.digest(), whole.digest(), "{flags}");
+        assert_eq!(part.losses(), whole.losses(), "{flags}");
+        // The text is part of the checkpoint's identity.
+        let flags = format!("{TINY} --text {} --resume {}", other.display(), whole.path.display());
+        run(&flags).failed_with(&["--text"]);
     }
-    // The text is part of the checkpoint's identity.
-    let other = folder.path().join("other.txt");
-    fs::write(&other, fs::read_to_string(&text).expect("text").replace('7', "8")).expect("written");
-    let whole = folder.path().join("whole-1");
-    let flags = format!("{TINY} --text {} --resume {}", other.display(), whole.display());
-    run(&flags).failed_with(&["--text"]);
 }
 
 #[test]
 fn losses_are_given_in_nats_and_bits() {
-    let (folder, text) = text();
-    let (trained, outcome) = train(&text, folder.path(), "run", "--mode single --max-steps 3");
+    let (_folder, text) = text();
+    let (trained, outcome) = train(&text, "--mode single --max-steps 3");
     for (line, key) in [("validation ", "valid_loss"), ("test ", "test_loss")] {
         let line = outcome.stdout.lines().find(|found| found.starts_with(line) && found.contains("nats"));
         let line = line.unwrap_or_else(|| panic!("no line with the {key}: {outcome:#?}"));
@@ -109,7 +104,7 @@ fn losses_are_given_in_nats_and_bits() {
 fn text_is_generated_from_a_run() {
     let (folder, text) = text();
     let flags = "--mode single --max-steps 8 --save-every 4 --lr 0.01";
-    let (run_folder, _) = train(&text, folder.path(), "run", flags);
+    let (run_folder, _) = train(&text, flags);
     let path = run_folder.path.display();
     let generate = |flags: &str| run(&format!("--generate Zeile --model {flags}")).succeeded().stdout;
     let out = generate(&format!("{path} --length 50"));
@@ -131,7 +126,7 @@ fn text_is_generated_from_a_run() {
 #[test]
 fn weights_are_exported_with_the_names_of_nanogpt() {
     let (folder, text) = text();
-    let (trained, _) = train(&text, folder.path(), "run", "--mode single --max-steps 1");
+    let (trained, _) = train(&text, "--mode single --max-steps 1");
     let file = folder.path().join("gpt.safetensors");
     let export = format!("export {} {}", trained.path.display(), file.display());
     run(&export).succeeded();
@@ -149,14 +144,14 @@ fn weights_are_exported_with_the_names_of_nanogpt() {
 
     // They are initial weights of another run, with the same text only.
     let init = format!("--mode single --max-steps 1 --lr 0 --init-from {}", file.display());
-    let (same, _) = train(&text, folder.path(), "again", &init);
+    let (same, _) = train(&text, &init);
     assert_eq!(same.digest(), trained.digest());
 }
 
 #[test]
 fn runs_start_from_the_weights_of_a_run_on_another_text() {
     let (folder, text) = text();
-    let (trained, _) = train(&text, folder.path(), "run", "--mode single --max-steps 1");
+    let (trained, _) = train(&text, "--mode single --max-steps 1");
     let other = |name: &str, change: fn(String) -> String| {
         let path = folder.path().join(name);
         fs::write(&path, change(fs::read_to_string(&text).expect("text"))).expect("written");
@@ -164,7 +159,7 @@ fn runs_start_from_the_weights_of_a_run_on_another_text() {
     };
     let init = format!("--mode single --max-steps 1 --lr 0 --init-from {}", trained.path.display());
     let same_characters = other("reversed.txt", |text| text.chars().rev().collect());
-    let (continued, _) = train(&same_characters, folder.path(), "continued", &init);
+    let (continued, _) = train(&same_characters, &init);
     assert_eq!(continued.digest(), trained.digest());
     let other_characters = other("other.txt", |text| text.replace('Z', "Y"));
     run(&format!("{TINY} --text {other_characters} {init}")).failed_with(&["--init-from", "vocabulary"]);

@@ -20,20 +20,19 @@ fn run(data: &Path, flags: &str) -> Outcome {
     run_example("image_folder", &format!("{TINY} --data {} {flags}", data.display()))
 }
 
-/// Trains on the shapes of `folder` into `folder/name`.
-fn train(folder: &Path, name: &str, flags: &str) -> (Run, Outcome) {
-    let path = folder.join(name);
-    let outcome = run(&folder.join("shapes"), &format!("--run-dir {} {flags}", path.display()));
-    (Run::at(path), outcome)
+/// Trains on the shapes of `folder`.
+fn train(folder: &TempDir, flags: &str) -> (Run, Outcome) {
+    let trained = Run::new();
+    let flags = format!("--run-dir {} {flags}", trained.path.display());
+    (trained, run(&folder.path().join("shapes"), &flags))
 }
 
 #[test]
 fn every_world_size_follows_the_same_trajectory() {
     let folder = shapes();
     // Without synchronised BatchNorm, each rank would normalise by its own part.
-    let losses = |name: &str, flags: &str| {
-        let (run, outcome) =
-            train(folder.path(), name, &format!("--sync-bn --lr 0.1 --epochs 5 --augment none {flags}"));
+    let losses = |flags: &str| {
+        let (run, outcome) = train(&folder, &format!("--sync-bn --lr 0.1 --epochs 5 --augment none {flags}"));
         let outcome = outcome.succeeded();
         assert!(outcome.stdout.contains("top-5 accuracy "), "{outcome:#?}");
         let matrix = fs::read_to_string(run.path.join("confusion_matrix.csv")).expect("a matrix");
@@ -41,29 +40,24 @@ fn every_world_size_follows_the_same_trajectory() {
         assert_eq!(counts.map(|count| count.parse::<u32>().expect("a count")).sum::<u32>(), 12, "{matrix}");
         run.losses()
     };
-    let one = losses("one", "--mode single --batch-size 12");
+    let one = losses("--mode single --batch-size 12");
     assert!(one.len() == 15 && one[14] < one[0] - 0.3, "it learns: {one:?}");
-    assert_close("2 ranks", &losses("two", "--nproc-per-node 2 --batch-size 6"), &one, 2e-4);
-    assert_close("4 ranks", &losses("four", "--nproc-per-node 4 --batch-size 3"), &one, 2e-4);
+    assert_close("2 ranks", &losses("--nproc-per-node 2 --batch-size 6"), &one, 2e-4);
+    assert_close("4 ranks", &losses("--nproc-per-node 4 --batch-size 3"), &one, 2e-4);
     let dp = "--mode dp --device-ids cpu:0,cpu:1 --batch-size 12";
-    assert_close("dp", &losses("dp", dp), &one, 2e-4);
+    assert_close("dp", &losses(dp), &one, 2e-4);
 }
 
 #[test]
 fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
     let folder = shapes();
-    for (number, flags) in
-        ["--nproc-per-node 2 --batch-size 4", "--mode single --batch-size 8 --balance-classes"]
-            .into_iter()
-            .enumerate()
-    {
+    for flags in ["--nproc-per-node 2 --batch-size 4", "--mode single --batch-size 8 --balance-classes"] {
         let flags = format!("{flags} --epochs 2 --save-every 3 --keep-last 9 --valid-split 0.2");
-        let (whole, outcome) = train(folder.path(), &format!("whole-{number}"), &flags);
+        let (whole, outcome) = train(&folder, &flags);
         outcome.succeeded();
         // The checkpoint is in the middle of the first epoch.
-        let part = format!("part-{number}");
-        let (half, outcome) = train(folder.path(), &part, &format!("{flags} --max-steps 3"));
-        drop(outcome.succeeded());
+        let (half, outcome) = train(&folder, &format!("{flags} --max-steps 3"));
+        outcome.succeeded();
         let resumed = format!("{TINY} --data {}/shapes {flags}", folder.path().display());
         let from = half.path.join("checkpoints/step-000003");
         let outcome =
@@ -77,11 +71,10 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
 fn both_half_types_train_a_model_without_code_for_them() {
     let folder = shapes();
     let flags = "--batch-size 12 --lr 0.02 --epochs 2 --sync-bn";
-    let exact = train(folder.path(), "f32", &format!("--mode single {flags}")).0.losses();
+    let exact = train(&folder, &format!("--mode single {flags}")).0.losses();
     for precision in ["bf16", "f16"] {
         for (name, mode) in [("single", "--mode single"), ("dp", "--mode dp --device-ids cpu:0,cpu:1")] {
-            let flags = format!("{mode} {flags} --precision {precision}");
-            let (run, outcome) = train(folder.path(), &format!("{precision}-{name}"), &flags);
+            let (run, outcome) = train(&folder, &format!("{mode} {flags} --precision {precision}"));
             outcome.succeeded();
             let losses = run.losses();
             assert_close(&format!("{precision} {name}"), &losses[..1], &exact[..1], 0.05);
@@ -101,7 +94,7 @@ fn corrupt_pictures_are_named_and_fatal_or_skipped() {
     )
     .expect("written");
     let flags = "--nproc-per-node 2 --batch-size 4 --epochs 1";
-    let (run, outcome) = train(folder.path(), "fatal", flags);
+    let (run, outcome) = train(&folder, flags);
     outcome.failed_with(&[
         "2 of 48 pictures cannot be read",
         "ring/0002.png",
@@ -109,7 +102,7 @@ fn corrupt_pictures_are_named_and_fatal_or_skipped() {
         "--on-corrupt skip",
     ]);
     assert!(!run.path.exists(), "nothing was trained");
-    let skipped = train(folder.path(), "skipped", &format!("{flags} --on-corrupt skip")).1.succeeded();
+    let skipped = train(&folder, &format!("{flags} --on-corrupt skip")).1.succeeded();
     assert!(skipped.stdout.contains("35 training, 11 test samples"), "{skipped:#?}");
     let warnings: Vec<&str> = skipped.stderr.lines().filter(|line| line.contains("warning")).collect();
     assert!(warnings.len() == 1 && warnings[0].contains("2 of 48 pictures are skipped: "), "{warnings:?}");
@@ -143,7 +136,7 @@ fn folders_that_are_no_data_set_are_one_line_errors() {
 #[test]
 fn weights_are_transferred_to_other_classes() {
     let folder = shapes();
-    let (run, outcome) = train(folder.path(), "six", "--mode single --batch-size 12 --epochs 1");
+    let (run, outcome) = train(&folder, "--mode single --batch-size 12 --epochs 1");
     outcome.succeeded();
     let data = folder.path().join("shapes");
     let to = |name: &str| folder.path().join(name).display().to_string();
@@ -156,7 +149,7 @@ fn weights_are_transferred_to_other_classes() {
     assert!(outcome.stderr.contains("`fc.weight` has the shape"), "{outcome:#?}");
     assert!(!outcome.stderr.contains("conv1"), "{outcome:#?}");
     // With a rate of 0, the weights are those of the first run, except those of the last layer.
-    for (name, run) in [("a.safetensors", to("six")), ("b.safetensors", to("five"))] {
+    for (name, run) in [("a.safetensors", run.path.display().to_string()), ("b.safetensors", to("five"))] {
         run_example("image_folder", &format!("export {run} {}", to(name))).succeeded();
     }
     let [six, five] = ["a.safetensors", "b.safetensors"].map(|name| tensors(Path::new(&to(name))));
@@ -177,7 +170,7 @@ fn exported_weights_have_the_names_and_shapes_of_torchvision() {
     let folder = shapes();
     let file = folder.path().join("resnet.safetensors");
     let flags = format!("--mode single --batch-size 12 --epochs 1 --export {}", file.display());
-    train(folder.path(), "run", &flags).1.succeeded();
+    train(&folder, &flags).1.succeeded();
     let tensors = tensors(&file);
     let shape = |name: &str| tensors.get(name).map(|(shape, _)| shape.as_slice());
     for (name, wanted) in [
@@ -205,16 +198,16 @@ fn uneven_classes_are_drawn_equally_often() {
         fs::remove_file(class.join(format!("{number:04}.png"))).expect("removed");
     }
     let flags = "--mode single --batch-size 8 --epochs 2 --lr 0.02";
-    let losses = |name: &str, more: &str| {
-        let (run, outcome) = train(folder.path(), name, &format!("{flags} {more}"));
+    let losses = |more: &str| {
+        let (run, outcome) = train(&folder, &format!("{flags} {more}"));
         outcome.succeeded();
         let samples = run.json("config.json")["train_samples"].as_u64().expect("samples");
         assert_eq!(samples, 31);
         run.losses()
     };
-    let ordered = train(folder.path(), "ordered", &format!("{flags} --balance-classes --no-shuffle")).1;
+    let ordered = train(&folder, &format!("{flags} --balance-classes --no-shuffle")).1;
     ordered.failed_with(&["--balance-classes", "--no-shuffle"]);
-    let (even, uneven) = (losses("even", "--balance-classes"), losses("uneven", ""));
+    let (even, uneven) = (losses("--balance-classes"), losses(""));
     // An epoch has as many samples, drawn in another order.
     assert_eq!(even.len(), uneven.len());
     assert_ne!(even[0], uneven[0]);

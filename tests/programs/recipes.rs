@@ -5,7 +5,7 @@ use crate::common::{
     launched::{signal, wait_until},
     train, trained,
 };
-use std::{fs, path::Path};
+use std::fs;
 
 /// Six steps per epoch at a global batch of 16.
 const SMALL: &str = "--dataset subset --train-limit 96 --eval-limit 20";
@@ -63,9 +63,8 @@ fn a_resumed_run_with_a_schedule_is_bit_identical() {
             go_on(&flags.replace("--nesterov", "")).failed_with(&["--nesterov true, not false"]);
             go_on(&flags.replace("shift:1", "shift:2")).failed_with(&["--augment"]);
             go_on(&flags).succeeded();
-            let again = Run::at(run.path.clone());
-            assert_eq!(again.digest(), digest, "{length} from {step}");
-            assert_eq!((again.column("steps.csv", "lr"), again.losses()), (rates.clone(), losses.clone()));
+            assert_eq!(run.digest(), digest, "{length} from {step}");
+            assert_eq!((run.column("steps.csv", "lr"), run.losses()), (rates.clone(), losses.clone()));
         }
     }
 }
@@ -112,10 +111,9 @@ fn the_command_line_overrides_a_recipe_and_repeats_with_it() {
     assert_eq!((&config["recipe"], &config["nesterov"]), (&"best".into(), &true.into()));
     assert_eq!((&config["epochs"], &config["batch_norm"]), (&1.into(), &false.into()));
     assert_ne!(config["augment"], "none");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let again = folder.path().join("again");
-    train(&format!("--config {} --run-dir {}", run.path.display(), again.display())).succeeded();
-    assert_eq!(Run::at(again).digest(), run.digest());
+    let again = Run::new();
+    train(&format!("--config {} --run-dir {}", run.path.display(), again.path.display())).succeeded();
+    assert_eq!(again.digest(), run.digest());
 }
 
 #[test]
@@ -182,11 +180,10 @@ fn invalid_values_are_named() {
     }
 }
 
-/// Runs a learning-rate range test into a folder.
-fn find_lr(flags: &str, folder: &Path) -> (Run, Outcome) {
+/// Runs a learning-rate range test.
+fn find_lr(run: &Run, flags: &str) -> Outcome {
     let flags = format!("--device cpu --progress plain --dataset subset --eval-limit 20 --dropout 0 {flags}");
-    let outcome = train(&format!("{flags} --run-dir {}", folder.display()));
-    (Run::at(folder.into()), outcome)
+    train(&format!("{flags} --run-dir {}", run.path.display()))
 }
 
 /// The line that suggests a rate.
@@ -197,11 +194,10 @@ fn suggestion(outcome: &Outcome) -> &str {
 
 #[test]
 fn every_mode_finds_the_same_learning_rate() {
-    let folder = tempfile::tempdir().expect("temporary folder");
     let flags = "--train-limit 480 --scale-lr none --find-lr=1e-5..100 --find-lr-steps 60";
-    let tested = |name: &str, mode: &str| {
-        let (run, outcome) = find_lr(&format!("{flags} {mode}"), &folder.path().join(name));
-        let outcome = outcome.succeeded();
+    let tested = |mode: &str| {
+        let run = Run::new();
+        let outcome = find_lr(&run, &format!("{flags} {mode}")).succeeded();
         // The test needs two epochs, and nothing is left that could be taken for a trained model.
         let files = fs::read_dir(&run.path).expect("the folder").count();
         assert_eq!(files, 2, "lr_find.csv and lr_find.svg");
@@ -209,7 +205,7 @@ fn every_mode_finds_the_same_learning_rate() {
         let columns = ["lr", "loss", "smoothed_loss"].map(|name| run.column("lr_find.csv", name));
         (columns, suggestion(&outcome).to_owned())
     };
-    let ([rates, losses, _], suggested) = tested("single", "--mode single --batch-size 16");
+    let ([rates, losses, _], suggested) = tested("--mode single --batch-size 16");
     assert!((rates[0] - 1e-5).abs() < 1e-15 && rates.is_sorted() && losses.len() < 60);
     for (name, mode) in [
         ("two", "--nproc-per-node 2 --batch-size 8"),
@@ -217,7 +213,7 @@ fn every_mode_finds_the_same_learning_rate() {
         ("accumulated", "--nproc-per-node 2 --batch-size 4 --grad-accum-steps 2"),
         ("dp", "--mode dp --device-ids cpu:0,cpu:1 --batch-size 16"),
     ] {
-        let (columns, line) = tested(name, mode);
+        let (columns, line) = tested(mode);
         // Rounding grows when the loss diverges.
         let part = losses.len() * 2 / 3;
         assert_close(name, &columns[1][..part], &losses[..part], 1e-3);
@@ -227,16 +223,15 @@ fn every_mode_finds_the_same_learning_rate() {
 
 #[test]
 fn the_range_of_a_test_is_one_of_the_flag() {
-    let folder = tempfile::tempdir().expect("temporary folder");
     let flags = "--train-limit 96 --nproc-per-node 2 --batch-size 8 --find-lr-steps 10";
-    let tested = |name: &str, more: &str| {
-        let (run, outcome) = find_lr(&format!("{flags} {more}"), &folder.path().join(name));
-        outcome.succeeded();
+    let tested = |more: &str| {
+        let run = Run::new();
+        find_lr(&run, &format!("{flags} {more}")).succeeded();
         ["lr", "loss"].map(|name| run.column("lr_find.csv", name))
     };
     // Linear scaling doubles the rate of two ranks.
-    let [scaled, losses] = tested("scaled", "--find-lr=1e-3..0.1");
-    let [rates, same] = tested("none", "--scale-lr none --find-lr=2e-3..0.2");
+    let [scaled, losses] = tested("--find-lr=1e-3..0.1");
+    let [rates, same] = tested("--scale-lr none --find-lr=2e-3..0.2");
     assert_eq!(losses, same);
     let doubled: Vec<f64> = scaled.iter().map(|rate| 2.0 * rate).collect();
     assert_close("rates", &doubled, &rates, 1e-12);
@@ -244,18 +239,15 @@ fn the_range_of_a_test_is_one_of_the_flag() {
 
 #[test]
 fn a_range_test_leaves_other_runs_alone() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
+    let (run, bad_run) = (Run::new(), Run::new());
     let flags = "--train-limit 96 --mode single --batch-size 16 --find-lr-steps 10";
     // Rates at which nothing is learned.
-    let (_, outcome) = find_lr(&format!("{flags} --find-lr=1e-12..1e-11"), &path);
-    let outcome = outcome.succeeded();
+    let outcome = find_lr(&run, &format!("{flags} --find-lr=1e-12..1e-11")).succeeded();
     assert!(outcome.stderr.contains("the loss does not fall at these rates"), "{outcome:#?}");
     // The folder may be used for the run itself, which a second test does not touch.
-    let (run, outcome) = find_lr("--train-limit 96 --mode single --max-steps 2", &path);
-    outcome.succeeded();
+    find_lr(&run, "--train-limit 96 --mode single --max-steps 2").succeeded();
     let before = run.json("config.json");
-    find_lr(&format!("{flags} --find-lr"), &path).1.failed_with(&["--run-dir", "already contains a run"]);
+    find_lr(&run, &format!("{flags} --find-lr")).failed_with(&["--run-dir", "already contains a run"]);
     assert_eq!(run.json("config.json"), before);
     for (bad, words) in [
         ("--find-lr=1..1e-3", "0 < MIN < MAX"),
@@ -264,10 +256,10 @@ fn a_range_test_leaves_other_runs_alone() {
         ("--find-lr --find-lr-steps 18446744073709551615", "from 10 to 1000000"),
         ("--find-lr --resume", "cannot be used with"),
     ] {
-        let (_, outcome) = find_lr(bad, &folder.path().join("bad"));
+        let outcome = find_lr(&bad_run, bad);
         assert!(outcome.code == Some(2) && outcome.stderr.contains(words), "{bad}: {outcome:#?}");
     }
-    assert!(!folder.path().join("bad").exists());
+    assert!(!bad_run.path.exists());
 }
 
 #[test]
