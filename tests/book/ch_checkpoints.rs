@@ -1,11 +1,11 @@
 //! The claims of "Checkpoints and resuming".
 
 use crate::common::{
-    Outcome, Run, command, finish,
-    launched::{signal, wait_until},
-    mnist, processes_with, run_example, train, trained,
+    Outcome, Run, example_command, finish,
+    launched::{signal, steps, wait_until},
+    processes_with, run_example, train, trained,
 };
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// Runs the course's program and returns the digest of the parameters.
 fn digest(folder: &Path, flags: &str) -> String {
@@ -32,22 +32,20 @@ fn a_killed_run_resumes_to_the_parameters_of_an_uninterrupted_one() {
                  --save-every 7";
     let whole = trained(flags);
     let flags = format!("--device cpu --progress plain {flags}");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let path = folder.path().join("run");
-    let mut launcher = command(&mnist(), &flags.split_whitespace().collect::<Vec<_>>());
-    let launcher = launcher.arg("--run-dir").arg(&path).env("BURN_DDP_TEST", marker).spawn().expect("built");
-    let rows = || fs::read_to_string(path.join("steps.csv")).map_or(0, |text| text.lines().count());
-    let saved = path.join("checkpoints/last");
-    wait_until("some steps and a checkpoint", || rows() > 10 && saved.exists());
+    let run = Run::new();
+    let mut launcher = example_command("mnist_ddp", &flags);
+    launcher.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker);
+    let launcher = launcher.spawn().expect("built");
+    let saved = run.path.join("checkpoints/last");
+    wait_until("some steps and a checkpoint", || steps(&run.path) > 9 && saved.exists());
     signal(launcher.id(), libc::SIGKILL);
     assert_eq!(finish(launcher).code, None, "it ended before it was killed");
     wait_until("its ranks are gone", || processes_with(marker).is_empty());
 
-    let outcome = train(&format!("{flags} --resume {}", path.display())).succeeded();
+    let outcome = train(&format!("{flags} --resume {}", run.path.display())).succeeded();
     assert!(outcome.stdout.contains("resume ") && outcome.stdout.contains("after step"), "{outcome:#?}");
-    let resumed = Run::at(path);
-    assert_eq!(resumed.digest(), whole.digest());
-    assert_eq!(resumed.losses(), whole.losses());
-    let steps: Vec<f64> = (1..=120u8).map(f64::from).collect();
-    assert_eq!(resumed.column("steps.csv", "step"), steps);
+    assert_eq!(run.digest(), whole.digest());
+    assert_eq!(run.losses(), whole.losses());
+    let all: Vec<f64> = (1..=120u8).map(f64::from).collect();
+    assert_eq!(run.column("steps.csv", "step"), all);
 }

@@ -224,6 +224,12 @@ impl Run {
         table.records().map(|row| row.expect("a row")[at].parse().expect("a number")).collect()
     }
 
+    /// The digest of a run of two ranks.
+    pub fn digest_of_two(&self) -> String {
+        assert_eq!(self.summary()["world_size"], 2, "{:#}", self.summary());
+        self.digest()
+    }
+
     pub fn losses(&self) -> Vec<f64> {
         self.column("steps.csv", "loss")
     }

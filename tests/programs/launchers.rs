@@ -33,19 +33,11 @@ fn installed(variable: &str, name: &str) -> Option<PathBuf> {
 
 /// Runs `launcher FLAGS mnist_ddp …` and reads the digest from the run folder.
 fn digest_under(launcher: &Path, before: &[&str]) -> String {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (run, exe) = (folder.path().join("run"), mnist());
+    let run = Run::new();
     let mut launched = command(launcher, before);
-    launched.arg(exe).arg("--run-dir").arg(&run).args(flags());
+    launched.arg(mnist()).arg("--run-dir").arg(&run.path).args(flags());
     finish(launched.spawn().expect("it is installed")).succeeded();
-    digest(&run)
-}
-
-fn digest(run: &Path) -> String {
-    let text = std::fs::read(run.join("summary.json")).expect("a summary");
-    let summary: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-    assert_eq!(summary["world_size"], 2, "{summary:#}");
-    summary["parameter_digest"].as_str().expect("a digest").to_owned()
+    run.digest_of_two()
 }
 
 fn own() -> String {
@@ -95,12 +87,11 @@ fn mpich_trains_the_same() {
 
 /// Starts two ranks with a launcher's variables `vars`, in which `R` is replaced by the rank.
 fn by_hand(vars: &[(&str, &str)]) -> String {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let run = folder.path().join("run");
+    let run = Run::new();
     let ranks: Vec<Child> = ["0", "1"]
         .map(|rank| {
             let mut rank_command = command(&mnist(), &["--run-dir"]);
-            rank_command.arg(&run).args(flags());
+            rank_command.arg(&run.path).args(flags());
             rank_command.envs(vars.iter().map(|(name, value)| (name, value.replace('R', rank))));
             rank_command.spawn().expect("built")
         })
@@ -108,7 +99,7 @@ fn by_hand(vars: &[(&str, &str)]) -> String {
     for rank in ranks {
         finish(rank).succeeded();
     }
-    digest(&run)
+    run.digest_of_two()
 }
 
 #[test]
@@ -148,11 +139,11 @@ fn ranks_on_two_machines_require_a_secret() {
 fn an_sbatch_script_is_not_a_rank() {
     let began = Instant::now();
     let vars = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1"), ("SLURM_LOCALID", "0")];
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = Run::new();
     let mut script = command(&mnist(), &["--nproc-per-node", "2", "--run-dir"]);
-    script.arg(folder.path().join("run")).args(flags()).envs(vars);
+    script.arg(&run.path).args(flags()).envs(vars);
     finish(script.spawn().expect("built")).succeeded();
-    digest(&folder.path().join("run"));
+    run.digest_of_two();
     assert!(began.elapsed() < Duration::from_secs(120), "it waited for ranks that do not exist");
 }
 

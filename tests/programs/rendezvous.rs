@@ -1,7 +1,7 @@
 //! Rendezvous of ranks that a user starts: the arguments of PyTorch's `init_process_group` as flags, and messages about
 //! missing ranks.
 
-use crate::common::{self, Outcome, command, finish, free_port, mnist};
+use crate::common::{self, Outcome, Run, command, finish, free_port, mnist};
 use std::{
     io::{BufRead, BufReader},
     path::Path,
@@ -23,13 +23,6 @@ fn rank(flags: &str, vars: &[(&str, &str)], run: &Path) -> Child {
     rank.envs(vars.iter().copied()).spawn().expect("built")
 }
 
-fn digest(run: &Path) -> String {
-    let text = std::fs::read(run.join("summary.json")).expect("a summary");
-    let summary: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-    assert_eq!(summary["world_size"], 2, "{summary:#}");
-    summary["parameter_digest"].as_str().expect("a digest").to_owned()
-}
-
 /// The digest of a run of two ranks, with `RANK` in the flags replaced by the rank.
 fn trained(flags: &str, vars: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -43,13 +36,12 @@ fn trained(flags: &str, vars: &[(&str, &str)]) -> String {
     assert!(!folder.path().join("job").exists(), "the rendezvous file is left");
     let config = std::fs::read_to_string(run.join("config.json")).expect("a configuration");
     assert!(!config.contains("\"rank\"") && !config.contains("init-method"), "{config}");
-    digest(&run)
+    Run::at(run).digest_of_two()
 }
 
 #[test]
 fn every_init_method_trains_the_same() {
-    let launched: common::Run = common::trained(&format!("{RUN} --nproc-per-node 2"));
-    let expected = launched.digest();
+    let expected = common::trained(&format!("{RUN} --nproc-per-node 2")).digest();
     let this_rank = "--rank RANK --world-size 2";
     let tcp = format!("--init-method tcp://127.0.0.1:{} {this_rank}", free_port());
     assert_eq!(trained(&tcp, &[]), expected);
@@ -61,11 +53,10 @@ fn every_init_method_trains_the_same() {
 
 #[test]
 fn self_launched_ranks_use_the_given_init_method() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let run = folder.path().join("run");
+    let run = Run::new();
     let flags = format!("--nproc-per-node 2 --init-method tcp://127.0.0.1:{}", free_port());
-    finish(rank(&flags, &[], &run)).succeeded();
-    digest(&run);
+    finish(rank(&flags, &[], &run.path)).succeeded();
+    run.digest_of_two();
 }
 
 #[test]
