@@ -1,7 +1,7 @@
 //! Failing devices: every rank ends with an error, and nothing hangs.
 
 use crate::{
-    common::Outcome,
+    common::{Outcome, Run},
     stand_in::{Machine, TINY},
 };
 use std::sync::Once;
@@ -36,9 +36,8 @@ fn fails(fault: &str, at: [usize; 3], words: &[&str]) {
 
 fn with_fault(fault: &str, at: usize, way: &str) -> Outcome {
     let machine = Machine::new(2).with(&format!("CUDA_STAND_IN_{fault}"), at);
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let folder = folder.path().join("run");
-    machine.train(&format!("--device cuda {TINY} {way} --timeout 30 --run-dir {}", folder.display()))
+    let run = Run::new();
+    machine.train(&format!("--device cuda {TINY} {way} --timeout 30 --run-dir {}", run.path.display()))
 }
 
 /// Checks that each rank prints one or two lines, one of which contains `words`, and that there is no result.

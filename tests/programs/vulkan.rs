@@ -6,12 +6,8 @@
 //! Mesa's software driver supports `wgpu`; with `vulkan` it crashes in Burn's kernels. Its Debian package
 //! mesa-vulkan-drivers gives wrong sums of long rows in version 22.3 of Debian 12; 25.0 from the backports is correct.
 
-use crate::common::{self, Outcome, assert_close, finish, free_port, mnist, reference::Reference};
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
-use tempfile::TempDir;
+use crate::common::{Outcome, Run, assert_close, example_command, finish, free_port, reference::Reference};
+use std::{path::Path, process::Command};
 
 const DEVICE: &str = if cfg!(feature = "vulkan") { "vulkan" } else { "wgpu" };
 
@@ -25,69 +21,41 @@ const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n
     [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\n";
 
 /// The program, with a working folder that contains CubeCL's settings.
-fn command(args: &[&str]) -> Command {
+fn command(flags: &str) -> Command {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cubecl");
     std::fs::create_dir_all(&folder).expect("a folder");
     // Renamed into place, because another test may be reading it.
     let settings = tempfile::NamedTempFile::new_in(&folder).expect("a file");
     std::fs::write(settings.path(), TUNING).expect("settings");
     settings.persist(folder.join("cubecl.toml")).expect("settings");
-    let mut command = common::command(&mnist(), args);
+    let mut command = example_command("mnist_ddp", flags);
     // Vulkan's loader prints a warning without this variable.
     command.current_dir(&folder).env("XDG_RUNTIME_DIR", folder);
     command
 }
 
-fn outcome(args: &[&str]) -> Outcome {
-    finish(command(args).spawn().expect("the program"))
-}
-
-struct Run(TempDir);
-
-impl Run {
-    fn new() -> Self {
-        Run(tempfile::tempdir().expect("temporary folder"))
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.0.path().join("run")
-    }
-
-    fn losses(&self) -> Vec<f64> {
-        let mut table = csv::Reader::from_path(self.folder().join("steps.csv")).expect("a table");
-        let at = table.headers().expect("a header").iter().position(|h| h == "loss").expect("losses");
-        table.records().map(|row| row.expect("a row")[at].parse().expect("a number")).collect()
-    }
-}
-
-fn arguments(flags: &str, folder: &Path) -> Vec<String> {
-    let flags = format!("--run-dir {} {flags}", folder.display());
-    flags.split_whitespace().map(str::to_string).collect()
+fn outcome(flags: &str) -> Outcome {
+    finish(command(flags).spawn().expect("the program"))
 }
 
 fn train(flags: &str) -> (Run, String) {
     let run = Run::new();
-    let args = arguments(flags, &run.folder());
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = outcome(&args).succeeded();
+    let outcome = outcome(&format!("--run-dir {} {flags}", run.path.display())).succeeded();
     let said = outcome.stdout + &outcome.stderr;
     (run, said)
 }
 
 /// A run with one rank on each of these devices.
 fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
-    let run = Run::new();
-    let port = free_port();
-    let size = devices.len().to_string();
+    let (run, port, size) = (Run::new(), free_port().to_string(), devices.len().to_string());
+    let flags = format!("--allow-shared-gpu --run-dir {} {flags}", run.path.display());
     let ranks: Vec<_> = devices
         .iter()
         .enumerate()
         .map(|(rank, device)| {
-            let args = arguments(&format!("--device {device} --allow-shared-gpu {flags}"), &run.folder());
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let mut command = command(&args);
+            let mut command = command(&format!("--device {device} {flags}"));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", &size).env("MASTER_ADDR", "127.0.0.1");
-            command.env("MASTER_PORT", port.to_string()).env("BURN_DDP_SECRET", "a secret for tests");
+            command.env("MASTER_PORT", &port).env("BURN_DDP_SECRET", "a secret for tests");
             command.spawn().expect("the program")
         })
         .collect();
@@ -101,7 +69,7 @@ fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
 
 #[test]
 fn available_and_missing_devices_are_listed() {
-    let outcome = outcome(&["devices"]).succeeded();
+    let outcome = outcome("devices").succeeded();
     assert!(outcome.stdout.contains(&format!("{DEVICE}:0")), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("cuda       this program was built without cuda"), "{}", outcome.stdout);
 }
@@ -110,15 +78,14 @@ fn available_and_missing_devices_are_listed() {
 fn a_missing_device_is_named() {
     let absent = format!("{DEVICE}:99");
     for (device, named) in [(absent.as_str(), absent.as_str()), ("cuda", "built without cuda")] {
-        let args = ["--device", device, "--mode", "single"];
-        outcome(&args).failed_with(&[named]);
+        outcome(&format!("--device {device} --mode single")).failed_with(&[named]);
     }
 }
 
 #[test]
 fn collectives_on_the_device_are_correct() {
-    let args = ["check", "collectives", "--device", DEVICE, "--ranks", "2", "--allow-shared-gpu"];
-    let outcome = outcome(&args).succeeded();
+    let check = format!("check collectives --device {DEVICE} --ranks 2 --allow-shared-gpu");
+    let outcome = outcome(&check).succeeded();
     assert!(outcome.stdout.contains("\"wrong\":[]"), "{}", outcome.stdout);
 }
 
