@@ -24,23 +24,16 @@ pub struct Scale {
 
 impl Scale {
     /// Creates a scale over `values` with about `marks` ticks.
-    pub fn over(values: impl Iterator<Item = f64> + Clone, marks: usize, axis: Axis) -> Self {
-        let from_zero = match axis {
-            Axis::FromZero => true,
-            Axis::Around | Axis::Percent => false,
-            Axis::Logarithmic => {
-                let least = values.clone().fold(f64::INFINITY, f64::min);
-                let most = values.clone().fold(f64::NEG_INFINITY, f64::max);
-                if least > 0.0 && most / least >= 10.0 {
-                    // Rounded outwards to 1, 2 or 5 times a power of ten.
-                    let from = 1.0 / round_step(1.0 / least);
-                    return Self { from, to: round_step(most), step: None };
-                }
-                true
-            }
-        };
-        let start = if from_zero { (0.0, 0.0) } else { (f64::INFINITY, f64::NEG_INFINITY) };
-        let (mut from, mut to) = values.fold(start, |(from, to), value| (from.min(value), to.max(value)));
+    pub fn over(values: impl Iterator<Item = f64>, marks: usize, axis: Axis) -> Self {
+        let (mut from, mut to) = range(values);
+        if axis == Axis::Logarithmic && from > 0.0 && to / from >= 10.0 {
+            // Rounded outwards to 1, 2 or 5 times a power of ten.
+            return Self { from: 1.0 / round_step(1.0 / from), to: round_step(to), step: None };
+        }
+        let from_zero = matches!(axis, Axis::FromZero | Axis::Logarithmic);
+        if from_zero {
+            (from, to) = (from.min(0.0), to.max(0.0));
+        }
         if from > to {
             (from, to) = (0.0, 1.0);
         }
@@ -58,7 +51,7 @@ impl Scale {
 
     /// Creates a scale from exactly the smallest to the largest value, for an x-axis.
     pub fn along(values: impl Iterator<Item = f64>, marks: usize) -> Self {
-        let (from, to) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
+        let (from, to) = range(values);
         match from < to {
             true => Self { from, to, step: Some(round_step((to - from) / marks.max(1) as f64)) },
             false => Self::over([from].into_iter().filter(|x| x.is_finite()), marks, Axis::Around),
@@ -109,6 +102,11 @@ impl Scale {
             format!("{value:.decimals$}")
         }
     }
+}
+
+/// The smallest and the largest value; the first is larger if there are none.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)))
 }
 
 /// Rounds `step` up to 1, 2 or 5 times a power of ten.
