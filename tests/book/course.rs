@@ -82,11 +82,11 @@ fn the_ring_sends_the_least_possible() {
 #[test]
 fn linear_scaling_without_warm_up_diverges_at_a_high_rate() {
     let accuracy = |scaling: &str| {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let run = Run::new();
         let outcome = train(&format!(
             "--device cpu --dataset subset --eval-limit 300 --epochs 1 --seed 1 --dropout 0 \
              --threads 1 --nproc-per-node 4 --lr 0.1 --progress plain --scale-lr {scaling} --run-dir {}",
-            folder.path().join("run").display()
+            run.path.display()
         ));
         let line = outcome.stdout.lines().find_map(|line| line.strip_prefix("test accuracy "));
         line.map_or(0.0, |text| text.trim_end_matches(" %").parse::<f64>().expect("a number"))

@@ -1,12 +1,12 @@
 //! User errors and failures: one or two lines of error, an exit code other than 0, and no process left.
 
 use crate::common::{
-    self, command, example_command, finish,
+    self, Run, command, example_command, finish,
     launched::{signal, steps, wait_until, wait_until_gone},
     mnist, processes_with, train,
 };
 use burn_ddp::{InitMethod, Options, ProcessGroup, SECRET, Secret};
-use std::{fs, net::TcpListener, path::Path, process::Child};
+use std::{fs, net::TcpListener, process::Child};
 
 /// A run long enough to be interrupted.
 const LONG: &str = "--dataset subset --eval-limit 10 --epochs 200 --device cpu --progress plain";
@@ -106,14 +106,13 @@ fn a_run_folder_is_never_overwritten() {
 
 #[test]
 fn a_rejected_start_can_be_repeated_in_the_same_folder() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let run = folder.path().join("run");
+    let Run { path: run, .. } = &Run::new();
     let flags = format!(
         "--device cpu --dataset subset --train-limit 64 --eval-limit 10 --batch-size 8 --max-steps 1 --run-dir {}",
         run.display()
     );
     let untouched = |what: &str| {
-        let left: Vec<_> = fs::read_dir(&run).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        let left: Vec<_> = fs::read_dir(run).into_iter().flatten().flatten().map(|e| e.path()).collect();
         assert!(left.is_empty(), "{what} left {left:?}");
     };
     for world in ["--mode single", "--nproc-per-node 2"] {
@@ -163,14 +162,15 @@ fn weights_that_do_not_fit_are_named() {
 }
 
 /// Starts a long run with a marker in its environment, and waits until both ranks train.
-fn long_run(marker: &str, run_dir: &Path, flags: &str) -> (Child, Vec<u32>) {
+fn long_run(marker: &str, flags: &str) -> (Run, Child, Vec<u32>) {
+    let run = Run::new();
     let mut command = example_command("mnist_ddp", &format!("{LONG} {flags} --nproc-per-node 2"));
-    command.arg("--run-dir").arg(run_dir).env("BURN_DDP_TEST", marker);
+    command.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker);
     let child = command.spawn().expect("built");
-    wait_until("two steps", || steps(run_dir) > 1);
+    wait_until("two steps", || steps(&run.path) > 1);
     let launcher = child.id();
     let ranks = processes_with(marker).into_iter().filter(|&pid| pid != launcher).collect();
-    (child, ranks)
+    (run, child, ranks)
 }
 
 #[test]
@@ -181,8 +181,7 @@ fn a_killed_rank_ends_the_job() {
         ("--sync-bn", "killed-rank-4714"),
         ("--sync-every 100000", "killed-rank-4715"),
     ] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let (child, ranks) = long_run(marker, &folder.path().join("run"), flags);
+        let (_run, child, ranks) = long_run(marker, flags);
         assert_eq!(ranks.len(), 2);
         signal(ranks[1], libc::SIGKILL);
         let outcome = finish(child);
@@ -194,8 +193,8 @@ fn a_killed_rank_ends_the_job() {
 
 #[test]
 fn a_killed_launcher_leaves_no_rank() {
-    let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "killed-launcher-4712");
-    let (child, _) = long_run(marker, &folder.path().join("run"), "");
+    let marker = "killed-launcher-4712";
+    let (_run, child, _) = long_run(marker, "");
     signal(child.id(), libc::SIGKILL);
     finish(child);
     wait_until_gone(marker);
@@ -203,8 +202,8 @@ fn a_killed_launcher_leaves_no_rank() {
 
 #[test]
 fn a_signal_to_the_launcher_stops_all_ranks() {
-    let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "stopped-launcher-4713");
-    let (child, _) = long_run(marker, &folder.path().join("run"), "");
+    let marker = "stopped-launcher-4713";
+    let (_run, child, _) = long_run(marker, "");
     signal(child.id(), libc::SIGTERM);
     assert_eq!(finish(child).code, Some(128 + libc::SIGTERM));
     wait_until_gone(marker);

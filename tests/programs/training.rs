@@ -1,7 +1,7 @@
 //! Training runs of the real program: run folders, world sizes, learning-rate warm-up, and PyTorch's losses.
 
 use crate::common::{
-    Outcome, assert_close, command, mnist,
+    Outcome, Run, assert_close, example_command,
     reference::{Reference, uniform},
     train, trained,
 };
@@ -130,8 +130,8 @@ fn a_run_that_ends_before_its_warm_up_prints_a_warning() {
     let flags =
         "--device cpu --progress plain --dataset subset --train-limit 64 --eval-limit 10 --batch-size 16";
     let run = |flags: &str| {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        train(&format!("{flags} --run-dir {}/run", folder.path().display())).succeeded()
+        let run = Run::new();
+        train(&format!("{flags} --run-dir {}", run.path.display())).succeeded()
     };
     let warned = |outcome: &Outcome| outcome.stderr.contains("warning: --warmup-epochs");
     for world in ["--mode single", "--nproc-per-node 2 --lr 0.025"] {
@@ -237,12 +237,11 @@ fn terminal() -> [File; 2] {
 
 #[test]
 fn results_are_printed_after_the_dashboard_has_closed() {
-    let ([mut user, program], folder) = (terminal(), tempfile::tempdir().expect("temporary folder"));
-    let run = folder.path().join("run").display().to_string();
+    let ([mut user, program], run) = (terminal(), Run::new());
     let flags = "--device cpu --mode single --dataset subset --train-limit 64 --eval-limit 20 --progress tui";
-    let args: Vec<&str> = flags.split(' ').chain(["--run-dir", &run]).collect();
+    let flags = format!("{flags} --run-dir {}", run.path.display());
     let end = || program.try_clone().expect("a descriptor");
-    let child = command(&mnist(), &args).stdin(end()).stdout(end()).stderr(end()).spawn();
+    let child = example_command("mnist_ddp", &flags).stdin(end()).stdout(end()).stderr(end()).spawn();
     drop(program);
     let mut text = Vec::new();
     // Linux reports the end of a terminal as an error.
