@@ -105,13 +105,6 @@ fn one_rank_two_ranks_and_a_mixed_world_follow_the_cpu() {
     assert!(said.contains(&format!("mixes devices (rank 0 has {DEVICE}:0, rank 1 cpu)")), "{said}");
 }
 
-/// Checks that losses differ by at most 5e-3, relative to losses above 1.
-fn assert_follows(what: &str, losses: &[f64], wanted: &[f64]) {
-    let parts =
-        |of: &[f64]| of.iter().zip(wanted).map(|(loss, wanted)| loss / wanted.max(1.0)).collect::<Vec<_>>();
-    assert_close(what, &parts(losses), &parts(wanted), 5e-3);
-}
-
 /// PyTorch's f32 and f64 results differ by 3e-7 in this trajectory.
 #[test]
 fn the_plain_network_follows_pytorch() {
