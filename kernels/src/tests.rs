@@ -100,7 +100,7 @@ pub fn assert_close(ours: &[f32], wanted: &[impl Into<f64> + Copy], what: &str) 
 /// Whether a convolution of stride 1 uses the algorithms for equal padding on both sides.
 fn is_plain(image: [usize; 4], weight: [usize; 4], padding: [usize; 2], dilation: [usize; 2]) -> bool {
     let shape = Shape::new(image, weight, padding.map(|zeros| [zeros; 2]), [1, 1], dilation);
-    shape.is_some_and(|shape| shape.plain)
+    shape.is_some_and(|shape| shape.is_plain())
 }
 
 #[test]

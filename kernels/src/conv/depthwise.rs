@@ -3,7 +3,7 @@
 //! A plane is copied with its padding and divided by the stride. Outputs are computed over whole rows of such a phase; those
 //! between the rows of the output are discarded, and their gradients are zero.
 
-use super::geometry::{Geometry, Phases};
+use super::shape::{Phases, Shape};
 use crate::{
     parallel::{self, values, write_parts},
     simd::{copy_strided, load, multiversion, store},
@@ -19,7 +19,7 @@ const CHUNK: usize = VECTORS * 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Depthwise {
     /// The same convolution of one channel.
-    one: Geometry,
+    one: Shape,
     channels: usize,
     phases: Phases,
 }
@@ -43,7 +43,7 @@ impl Depthwise {
         stride: [usize; 2],
         dilation: [usize; 2],
     ) -> Option<Self> {
-        let one = Geometry::new([batch, 1, height, width], weights, padding, stride, dilation)?;
+        let one = Shape::new([batch, 1, height, width], weights, padding, stride, dilation)?;
         let phases = Phases::new(&one, CHUNK);
         let plane = phases.plane;
         values(&images)?;
@@ -61,8 +61,7 @@ impl Depthwise {
 
     /// Shape of the weights, `[filters, 1, rows, columns]`.
     pub fn weights(&self) -> [usize; 4] {
-        let [rows, columns] = self.one.kernel;
-        [self.one.filters, 1, rows, columns]
+        self.one.weights()
     }
 
     /// Shape of the output, `[batch, filters, height, width]`.

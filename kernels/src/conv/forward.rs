@@ -1,6 +1,6 @@
 //! Outputs of a convolution, in tiles of filters × positions that stay in registers for all taps.
 
-use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
+use super::{padded::PaddedImage, shape::Shape, source::Whole};
 use crate::{
     parallel,
     simd::{copy, load, multiversion, store},
@@ -35,12 +35,12 @@ impl Filters<'_> {
     #[inline(always)]
     pub fn weights_of<const F: usize>(
         &self,
-        geometry: &Geometry,
+        shape: &Shape,
         first: usize,
         channel: usize,
         tap: usize,
     ) -> [f32; F] {
-        let Geometry { channels, filters, kernel: [rows, columns], .. } = *geometry;
+        let Shape { channels, filters, kernel: [rows, columns], .. } = *shape;
         let area = rows * columns;
         let mut weights = [0.0; F];
         for (filter, weight) in (first..filters).zip(&mut weights) {
@@ -62,16 +62,11 @@ impl Filters<'_> {
 
 multiversion!(
     /// Outputs for all kernel sizes.
-    pub fn forward<S: Simd>(
-        simd: S,
-        geometry: Geometry,
-        images: Whole<'_>,
-        filters: Filters<'_>,
-    ) -> Vec<f32> {
+    pub fn forward<S: Simd>(simd: S, shape: Shape, images: Whole<'_>, filters: Filters<'_>) -> Vec<f32> {
         if S::REGISTER_COUNT >= 32 {
-            tiled::<S, { WIDE.0 }, { WIDE.1 }>(simd, geometry, images, filters)
+            tiled::<S, { WIDE.0 }, { WIDE.1 }>(simd, shape, images, filters)
         } else {
-            tiled::<S, { NARROW.0 }, { NARROW.1 }>(simd, geometry, images, filters)
+            tiled::<S, { NARROW.0 }, { NARROW.1 }>(simd, shape, images, filters)
         }
     }
 );
@@ -79,31 +74,31 @@ multiversion!(
 #[inline(always)]
 fn tiled<S: Simd, const F: usize, const V: usize>(
     _: S,
-    geometry: Geometry,
+    shape: Shape,
     images: Whole,
     filters: Filters,
 ) -> Vec<f32> {
-    let packed = Packed::new::<F>(&geometry, &filters);
+    let packed = Packed::new::<F>(&shape, &filters);
     let span = V * S::F32_LANES;
-    let small = positions(&geometry) < span;
-    let staged = geometry.is_padded() || images.output.is_some() || small;
-    let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
+    let small = positions(&shape) < span;
+    let staged = shape.is_padded() || images.output.is_some() || small;
+    let new = || staged.then(|| PaddedImage::new(&shape, if small { span } else { 0 }));
     let one = |stage: &mut Option<PaddedImage>, number: Range<usize>, out: &mut [MaybeUninit<f32>]| {
-        let image = images.part(number.start * geometry.image(), geometry.image());
+        let image = images.part(number.start * shape.image(), shape.image());
         let image = match stage {
-            Some(stage) => stage.fill(&geometry, image),
+            Some(stage) => stage.fill(&shape, image),
             None => image.values,
         };
-        image_outputs::<F, V>(&geometry, image, &packed, out);
+        image_outputs::<F, V>(&shape, image, &packed, out);
     };
     // SAFETY: every output position lies in a tile.
-    unsafe { parallel::build([geometry.batch, 1], geometry.output_image(), new, one) }
+    unsafe { parallel::build([shape.batch, 1], shape.output_image(), new, one) }
 }
 
 /// Number of positions between an output's first and last value, in rows of the padded image.
-fn positions(geometry: &Geometry) -> usize {
-    let [height, width] = geometry.output;
-    (height - 1) * geometry.padded()[1] + width
+fn positions(shape: &Shape) -> usize {
+    let [height, width] = shape.output;
+    (height - 1) * shape.padded()[1] + width
 }
 
 /// Weights in the order in which tiles read them.
@@ -116,16 +111,16 @@ struct Packed {
 }
 
 impl Packed {
-    fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
-        let blocks = geometry.filters.div_ceil(F);
-        let mut weights = vec![0.0; blocks * geometry.taps() * F];
-        let area = geometry.kernel[0] * geometry.kernel[1];
+    fn new<const F: usize>(shape: &Shape, filters: &Filters) -> Self {
+        let blocks = shape.filters.div_ceil(F);
+        let mut weights = vec![0.0; blocks * shape.taps() * F];
+        let area = shape.kernel[0] * shape.kernel[1];
         for (at, weights) in weights.as_chunks_mut::<F>().0.iter_mut().enumerate() {
-            let (block, tap) = (at / geometry.taps(), at % geometry.taps());
-            *weights = filters.weights_of(geometry, block * F, tap / area, tap % area);
+            let (block, tap) = (at / shape.taps(), at % shape.taps());
+            *weights = filters.weights_of(shape, block * F, tap / area, tap % area);
         }
         let bias = filters.padded_bias(blocks * F);
-        Self { weights, bias, offsets: geometry.offsets(), relu: filters.relu }
+        Self { weights, bias, offsets: shape.offsets(), relu: filters.relu }
     }
 }
 
@@ -133,13 +128,13 @@ multiversion!(
     /// The outputs of one image.
     fn image_outputs<S: Simd, const F: usize, const V: usize>(
         simd: S,
-        geometry: &Geometry,
+        shape: &Shape,
         image: &[f32],
         packed: &Packed,
         out: &mut [MaybeUninit<f32>],
     ) {
-        let (total, span) = (positions(geometry), V * S::F32_LANES);
-        let (taps, plane) = (geometry.taps(), geometry.output_plane());
+        let (total, span) = (positions(shape), V * S::F32_LANES);
+        let (taps, plane) = (shape.taps(), shape.output_plane());
         let mut tile = [0.0; TILE];
         let mut done = 0;
         while done < total {
@@ -155,10 +150,10 @@ multiversion!(
                 if packed.relu {
                     relu(&mut tile[..F * span]);
                 }
-                for filter in first..(first + F).min(geometry.filters) {
+                for filter in first..(first + F).min(shape.filters) {
                     let values = &tile[(filter - first) * span..][..span];
                     let plane = &mut out[filter * plane..][..plane];
-                    write_rows(geometry, values, start, done, total, plane);
+                    write_rows(shape, values, start, done, total, plane);
                 }
             }
             done = start + span;
@@ -225,14 +220,14 @@ pub(super) fn relu(values: &mut [f32]) {
 /// Positions before `done`, and those between rows, are skipped.
 #[inline(always)]
 fn write_rows(
-    geometry: &Geometry,
+    shape: &Shape,
     values: &[f32],
     start: usize,
     done: usize,
     total: usize,
     plane: &mut [MaybeUninit<f32>],
 ) {
-    let (width, row_len) = (geometry.output[1], geometry.padded()[1]);
+    let (width, row_len) = (shape.output[1], shape.padded()[1]);
     let end = (start + values.len()).min(total);
     let (mut row, mut column) = (done / row_len, done % row_len);
     let mut at = done;

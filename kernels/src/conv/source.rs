@@ -1,6 +1,6 @@
 //! Inputs of the kernels: images, gradients, and gradients of pooled outputs.
 
-use super::geometry::Geometry;
+use super::shape::Shape;
 use crate::{activation::relu_gradient, simd::copy};
 
 /// Images, or a gradient with a value for each output.
@@ -59,12 +59,12 @@ impl<'a> Pooled<'a> {
     #[inline(always)]
     pub(super) fn spread(
         &self,
-        geometry: &Geometry,
+        shape: &Shape,
         width: usize,
         scratch: &mut [f32],
         halves: &mut [Vec<f32>; 2],
     ) {
-        let ([top, left], columns) = (geometry.padding, geometry.size[1] / 2);
+        let ([top, left], columns) = (shape.padding, shape.size[1] / 2);
         let (scratch, values) = (&mut scratch[..self.taken.len()], &self.values[..self.taken.len()]);
         for corner in 0..4 {
             for at in 0..self.taken.len() {

@@ -1,6 +1,6 @@
 //! Gradients of weights and bias: sums over images and positions, with filters in the vector lanes.
 
-use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
+use super::{padded::PaddedImage, shape::Shape, source::Whole};
 use crate::{
     parallel,
     simd::{load, multiversion, store},
@@ -27,15 +27,15 @@ multiversion!(
     /// Gradients for all kernel sizes.
     pub fn gradients<S: Simd>(
         simd: S,
-        geometry: Geometry,
+        shape: Shape,
         images: &[f32],
         gradient: Whole<'_>,
     ) -> (Vec<f32>, Vec<f32>) {
-        match (S::REGISTER_COUNT >= 32, geometry.filters <= S::F32_LANES) {
-            (true, true) => tiled::<S, WIDE, 1>(simd, geometry, images, gradient),
-            (true, false) => tiled::<S, WIDE, VECTORS>(simd, geometry, images, gradient),
-            (false, true) => tiled::<S, NARROW, 1>(simd, geometry, images, gradient),
-            (false, false) => tiled::<S, NARROW, VECTORS>(simd, geometry, images, gradient),
+        match (S::REGISTER_COUNT >= 32, shape.filters <= S::F32_LANES) {
+            (true, true) => tiled::<S, WIDE, 1>(simd, shape, images, gradient),
+            (true, false) => tiled::<S, WIDE, VECTORS>(simd, shape, images, gradient),
+            (false, true) => tiled::<S, NARROW, 1>(simd, shape, images, gradient),
+            (false, false) => tiled::<S, NARROW, VECTORS>(simd, shape, images, gradient),
         }
     }
 );
@@ -43,47 +43,46 @@ multiversion!(
 #[inline(always)]
 fn tiled<S: Simd, const T: usize, const V: usize>(
     _: S,
-    geometry: Geometry,
+    shape: Shape,
     images: &[f32],
     gradient: Whole,
 ) -> (Vec<f32>, Vec<f32>) {
-    let offsets = geometry.offsets();
-    let layout = Layout::new::<S, V>(&geometry);
+    let offsets = shape.offsets();
+    let layout = Layout::new::<S, V>(&shape);
     let new = || Workspace {
-        stage: (geometry.is_padded() || geometry.stride != [1, 1]).then(|| PaddedImage::new(&geometry, 0)),
-        gradient: vec![0.0; layout.stride() * geometry.output_plane()],
+        stage: (shape.is_padded() || shape.stride != [1, 1]).then(|| PaddedImage::new(&shape, 0)),
+        gradient: vec![0.0; layout.stride() * shape.output_plane()],
     };
-    let room = geometry.taps().next_multiple_of(T);
-    let total = Sums::of_images(geometry.batch, [room, layout.stride()], new, |workspace, number, sums| {
-        let image = &images[number * geometry.image()..][..geometry.image()];
-        let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
+    let room = shape.taps().next_multiple_of(T);
+    let total = Sums::of_images(shape.batch, [room, layout.stride()], new, |workspace, number, sums| {
+        let image = &images[number * shape.image()..][..shape.image()];
+        let gradient = gradient.part(number * shape.output_image(), shape.output_image());
         let Workspace { stage, gradient: transposed } = workspace;
         let image = match stage {
-            Some(stage) => stage.fill(&geometry, image.into()),
+            Some(stage) => stage.fill(&shape, image.into()),
             None => image,
         };
         let (layout, offsets) = (&layout, &offsets);
         image_gradients::<T, V>(layout, offsets, image, gradient, transposed, sums);
     });
     let stride = layout.stride();
-    let taps = geometry.taps();
-    let weights =
-        (0..geometry.filters * taps).map(|at| total.weights[at % taps * stride + at / taps]).collect();
-    (weights, total.bias[..geometry.filters].to_vec())
+    let taps = shape.taps();
+    let weights = (0..shape.filters * taps).map(|at| total.weights[at % taps * stride + at / taps]).collect();
+    (weights, total.bias[..shape.filters].to_vec())
 }
 
 /// Filters in blocks of some vectors.
 pub(super) struct Layout<'a> {
-    pub geometry: &'a Geometry,
+    pub shape: &'a Shape,
     pub lanes: usize,
     blocks: usize,
 }
 
 impl<'a> Layout<'a> {
     /// Blocks of `V` vectors.
-    pub fn new<S: Simd, const V: usize>(geometry: &'a Geometry) -> Self {
+    pub fn new<S: Simd, const V: usize>(shape: &'a Shape) -> Self {
         let lanes = V * S::F32_LANES;
-        Self { lanes, blocks: geometry.filters.div_ceil(lanes), geometry }
+        Self { lanes, blocks: shape.filters.div_ceil(lanes), shape }
     }
 
     pub fn stride(&self) -> usize {
@@ -95,7 +94,7 @@ impl<'a> Layout<'a> {
     /// Four filters at a time, over as many positions as fit in the L1 cache.
     #[inline(always)]
     pub fn transpose(&self, gradient: Whole, plane: usize, to: &mut [f32]) {
-        let filters = self.geometry.filters;
+        let filters = self.shape.filters;
         let few = FILTERS_AT_ONCE.min(self.lanes);
         let (mut rows, mut transposed) =
             ([[0.0; POSITIONS_AT_ONCE]; FILTERS_AT_ONCE], [[0.0; FILTERS_AT_ONCE]; POSITIONS_AT_ONCE]);
@@ -205,9 +204,9 @@ multiversion!(
         transposed: &mut [f32],
         sums: &mut Sums,
     ) {
-        layout.transpose(gradient, layout.geometry.output_plane(), transposed);
-        let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
-        let ([height, width], row_len) = (geometry.output, geometry.phases().plane[1]);
+        layout.transpose(gradient, layout.shape.output_plane(), transposed);
+        let (lanes, stride, shape) = (layout.lanes, layout.stride(), layout.shape);
+        let ([height, width], row_len) = (shape.output, shape.phases().plane[1]);
         let rows_at_once = (POSITIONS / width).max(1);
         for first in (0..height).step_by(rows_at_once) {
             let rows = rows_at_once.min(height - first);

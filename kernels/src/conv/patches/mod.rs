@@ -7,18 +7,15 @@ mod tile;
 
 use super::{
     bias::{add_sums, finish},
-    geometry::Geometry,
+    shape::{POSITIONS, Shape},
     source::Whole,
 };
 use crate::{
-    parallel::{self, values, write_parts},
+    parallel::{self, write_parts},
     product::{Matrix, add_product, product_to, writable},
 };
 use std::ops::Range;
 use tile::{Tile, spread};
-
-/// Number of output positions of a tile, unless a row or an image has more.
-const POSITIONS: usize = 256;
 
 /// Output positions below which a product spends more time on its other matrix.
 const FEW: usize = 128;
@@ -27,30 +24,18 @@ const FEW: usize = 128;
 const PARTS: usize = 16;
 const SUMS: usize = 1 << 23;
 
-/// Whether the patches of a tile fit in the address space.
-pub fn fit(geometry: &Geometry) -> bool {
-    values(&[geometry.taps(), geometry.output[1].max(POSITIONS)]).is_some()
-}
-
-/// Whether this algorithm is faster for a convolution that the kernels for stride 1 support as well.
-///
-/// It is for small images with many channels: those kernels compute whole vectors of positions of one image.
-pub fn are_faster(geometry: &Geometry) -> bool {
-    8 * geometry.output_plane() <= geometry.channels.min(geometry.filters)
-}
-
 /// The output; `bias` is empty for none.
 ///
 /// # Panics
 /// If a slice does not have the length of its shape.
-pub fn forward(geometry: &Geometry, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
-    let (filters, taps, plane) = (geometry.filters, geometry.taps(), geometry.output_plane());
-    assert_eq!([images.len(), weights.len()], [geometry.batch * geometry.image(), filters * taps], "shapes");
-    let mut output = vec![0.0; geometry.batch * filters * plane];
+pub fn forward(shape: &Shape, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
+    let (filters, taps, plane) = (shape.filters, shape.taps(), shape.output_plane());
+    assert_eq!([images.len(), weights.len()], [shape.batch * shape.image(), filters * taps], "shapes");
+    let mut output = vec![0.0; shape.batch * filters * plane];
     let weights = Matrix::new(weights, [filters, taps]);
-    in_parts(geometry, &mut output, filters * plane, |workspace, range, output| {
+    in_parts(shape, &mut output, filters * plane, |workspace, range, output| {
         let Workspace { patches, values } = workspace;
-        for tile in tiles(geometry, range.clone()) {
+        for tile in tiles(shape, range.clone()) {
             let patches = tile.patches(images, patches);
             let count = tile.positions();
             let first = tile.images.start - range.start;
@@ -79,20 +64,20 @@ pub fn forward(geometry: &Geometry, images: &[f32], weights: &[f32], bias: &[f32
 ///
 /// # Panics
 /// If a slice does not have the length of its shape.
-pub fn gradients(geometry: &Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
-    let (batch, filters, taps) = (geometry.batch, geometry.filters, geometry.taps());
+pub fn gradients(shape: &Shape, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
+    let (batch, filters, taps) = (shape.batch, shape.filters, shape.taps());
     let len = filters * taps + filters;
     // Independent of the number of threads, as is the order of sums.
-    let parts = (SUMS / (filters * taps)).min(batch * geometry.output_plane() / FEW).clamp(2, PARTS);
+    let parts = (SUMS / (filters * taps)).min(batch * shape.output_plane() / FEW).clamp(2, PARTS);
     let at_once = batch.div_ceil(parts);
     let each = parallel::each(
         batch.div_ceil(at_once),
-        || Workspace::new(geometry),
+        || Workspace::new(shape),
         |workspace, part| {
             let mut sums = vec![0.0; len];
             let (weights, bias) = sums.split_at_mut(filters * taps);
             let Workspace { patches, values } = workspace;
-            for tile in tiles(geometry, part * at_once..batch.min((part + 1) * at_once)) {
+            for tile in tiles(shape, part * at_once..batch.min((part + 1) * at_once)) {
                 let count = tile.positions();
                 tile.gather(gradient, values);
                 let patches = tile.patches(images, patches);
@@ -117,12 +102,12 @@ pub fn gradients(geometry: &Geometry, images: &[f32], gradient: Whole) -> (Vec<f
 ///
 /// # Panics
 /// If a slice does not have the length of its shape.
-pub fn input_gradient(geometry: &Geometry, weights: &[f32], gradient: Whole) -> Vec<f32> {
-    let (image, filters, taps) = (geometry.image(), geometry.filters, geometry.taps());
+pub fn input_gradient(shape: &Shape, weights: &[f32], gradient: Whole) -> Vec<f32> {
+    let (image, filters, taps) = (shape.image(), shape.filters, shape.taps());
     let weights = Matrix::new(weights, [filters, taps]);
-    let mut result = vec![0.0; geometry.batch * image];
-    in_parts(geometry, &mut result, image, |workspace, range, result| {
-        for tile in tiles(geometry, range.clone()) {
+    let mut result = vec![0.0; shape.batch * image];
+    in_parts(shape, &mut result, image, |workspace, range, result| {
+        for tile in tiles(shape, range.clone()) {
             let count = tile.positions();
             tile.gather(gradient, &mut workspace.values);
             let gradients = Matrix::new(&workspace.values[..filters * count], [filters, count]);
@@ -137,18 +122,18 @@ pub fn input_gradient(geometry: &Geometry, weights: &[f32], gradient: Whole) -> 
 
 /// Calls `work` on the values of some images, `len` each.
 fn in_parts(
-    geometry: &Geometry,
+    shape: &Shape,
     values: &mut [f32],
     len: usize,
     work: impl Fn(&mut Workspace, Range<usize>, &mut [f32]) + Sync + Send,
 ) {
-    let at_once = (POSITIONS / geometry.output_plane()).clamp(1, geometry.batch.div_ceil(8));
-    let (rows, none) = ([geometry.batch, at_once], (&mut [(); 0], &mut [(); 0]));
+    let at_once = (POSITIONS / shape.output_plane()).clamp(1, shape.batch.div_ceil(8));
+    let (rows, none) = ([shape.batch, at_once], (&mut [(); 0], &mut [(); 0]));
     write_parts(
         rows,
         [len, 0, 0],
         (values, none.0, none.1),
-        || Workspace::new(geometry),
+        || Workspace::new(shape),
         |w, range, values, _, _| {
             work(w, range, values);
         },
@@ -156,16 +141,16 @@ fn in_parts(
 }
 
 /// The tiles of some images.
-fn tiles(geometry: &Geometry, images: Range<usize>) -> impl Iterator<Item = Tile<'_>> {
-    let [height, width] = geometry.output;
-    let (rows, at_once) = match POSITIONS / geometry.output_plane() {
+fn tiles(shape: &Shape, images: Range<usize>) -> impl Iterator<Item = Tile<'_>> {
+    let [height, width] = shape.output;
+    let (rows, at_once) = match POSITIONS / shape.output_plane() {
         0 => ((POSITIONS / width).max(1), 1),
         images => (height, images),
     };
     let end = images.end;
     images.step_by(at_once).flat_map(move |image| {
         (0..height).step_by(rows).map(move |row| Tile {
-            geometry,
+            shape,
             images: image..end.min(image + at_once),
             rows: row..height.min(row + rows),
         })
@@ -179,8 +164,8 @@ struct Workspace {
 }
 
 impl Workspace {
-    fn new(geometry: &Geometry) -> Self {
-        let most = geometry.output[1].max(POSITIONS);
-        Self { patches: vec![0.0; geometry.taps() * most], values: vec![0.0; geometry.filters * most] }
+    fn new(shape: &Shape) -> Self {
+        let most = shape.output[1].max(POSITIONS);
+        Self { patches: vec![0.0; shape.taps() * most], values: vec![0.0; shape.filters * most] }
     }
 }

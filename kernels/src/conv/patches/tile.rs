@@ -1,6 +1,6 @@
 //! Parts of the output of a convolution, and their patches.
 
-use crate::conv::{geometry::Geometry, source::Whole};
+use crate::conv::{shape::Shape, source::Whole};
 use crate::{
     product::Matrix,
     simd::{copy_strided, multiversion},
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Some rows of the output of one image, or all of some images.
 pub struct Tile<'a> {
-    pub geometry: &'a Geometry,
+    pub shape: &'a Shape,
     pub images: Range<usize>,
     pub rows: Range<usize>,
 }
@@ -17,19 +17,19 @@ pub struct Tile<'a> {
 impl Tile<'_> {
     /// Output positions of all images.
     pub fn positions(&self) -> usize {
-        self.images.len() * self.rows.len() * self.geometry.output[1]
+        self.images.len() * self.rows.len() * self.shape.output[1]
     }
 
     /// The first position in its plane.
     pub fn start(&self) -> usize {
-        self.rows.start * self.geometry.output[1]
+        self.rows.start * self.shape.output[1]
     }
 
     /// Patches `[taps, positions]`.
     pub fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> Matrix<'w> {
-        let (taps, count) = (self.geometry.taps(), self.positions());
+        let (taps, count) = (self.shape.taps(), self.positions());
         let patches = &mut to[..taps * count];
-        let len = self.geometry.image();
+        let len = self.shape.image();
         let images = &images[self.images.start * len..self.images.end * len];
         collect(self, images, patches);
         Matrix::new(patches, [taps, count])
@@ -37,8 +37,8 @@ impl Tile<'_> {
 
     /// Gradients `[filters, positions]`.
     pub fn gather(&self, gradient: Whole, to: &mut [f32]) {
-        let Geometry { filters, output: [_, width], .. } = *self.geometry;
-        let (plane, len) = (self.geometry.output_plane(), self.rows.len() * width);
+        let Shape { filters, output: [_, width], .. } = *self.shape;
+        let (plane, len) = (self.shape.output_plane(), self.rows.len() * width);
         for (filter, to) in to.chunks_exact_mut(self.positions()).take(filters).enumerate() {
             for (image, to) in self.images.clone().zip(to.chunks_exact_mut(len)) {
                 gradient.part((image * filters + filter) * plane + self.start(), len).copy_to(to);
@@ -50,8 +50,8 @@ impl Tile<'_> {
     /// images of this tile.
     #[inline(always)]
     fn runs(&self, mut run: impl FnMut(usize, usize, usize)) {
-        let Geometry { channels, size, padding, kernel: [rows, columns], stride, dilation, output, .. } =
-            *self.geometry;
+        let Shape { channels, size, padding, kernel: [rows, columns], stride, dilation, output, .. } =
+            *self.shape;
         let [height, width] = size;
         let inside = |offset: usize, length: usize, stride: usize, padding: usize, outputs: usize| {
             let first = |reached: usize| reached.saturating_sub(offset).div_ceil(stride).min(outputs);
@@ -85,7 +85,7 @@ impl Tile<'_> {
 multiversion!(
     /// Fills the patches of a tile.
     fn collect(tile: &Tile<'_>, images: &[f32], patches: &mut [f32]) {
-        let stride = tile.geometry.stride[1];
+        let stride = tile.shape.stride[1];
         // Positions outside the images.
         patches.fill(0.0);
         tile.runs(|at, from, count| {
@@ -97,7 +97,7 @@ multiversion!(
 multiversion!(
     /// Adds patches to the images of a tile.
     pub fn spread(tile: &Tile<'_>, patches: &[f32], to: &mut [f32]) {
-        let stride = tile.geometry.stride[1];
+        let stride = tile.shape.stride[1];
         tile.runs(|at, start, count| {
             let from = &patches[at..at + count];
             match stride {

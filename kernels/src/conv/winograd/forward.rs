@@ -10,7 +10,7 @@ use crate::{
     conv::{
         Gradient,
         forward::{Filters, NARROW, WIDE, relu},
-        geometry::Geometry,
+        shape::Shape,
     },
     parallel::{self, Room},
     simd::multiversion,
@@ -19,28 +19,28 @@ use pulp::Simd;
 use std::ops::Range;
 
 /// Outputs for 3 × 3 kernels.
-pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
-    outputs(geometry, images, filters, [geometry.output_image(), 0]).0
+pub fn forward(shape: Shape, images: Gradient, filters: Filters) -> Vec<f32> {
+    outputs(shape, images, filters, [shape.output_image(), 0]).0
 }
 
 /// Outputs for 3 × 3 kernels after pooling; see [`super::super::Shape::forward_pooled`].
-pub fn forward_pooled(geometry: Geometry, images: Gradient, filters: Filters) -> (Vec<f32>, Vec<u8>) {
-    outputs(geometry, images, filters, [geometry.filters * geometry.pooled_plane(); 2])
+pub fn forward_pooled(shape: Shape, images: Gradient, filters: Filters) -> (Vec<f32>, Vec<u8>) {
+    outputs(shape, images, filters, [shape.filters * shape.pooled_plane(); 2])
 }
 
 multiversion!(
     /// Values, and their indices if pooled, whose numbers for an image are `lens`.
     fn outputs<S: Simd>(
         simd: S,
-        geometry: Geometry,
+        shape: Shape,
         images: Gradient<'_>,
         filters: Filters<'_>,
         lens: [usize; 2],
     ) -> (Vec<f32>, Vec<u8>) {
         if S::REGISTER_COUNT >= 32 {
-            blocked::<S, { WIDE.0 }, { WIDE.1 }>(simd, geometry, images, filters, lens)
+            blocked::<S, { WIDE.0 }, { WIDE.1 }>(simd, shape, images, filters, lens)
         } else {
-            blocked::<S, { NARROW.0 }, { NARROW.1 }>(simd, geometry, images, filters, lens)
+            blocked::<S, { NARROW.0 }, { NARROW.1 }>(simd, shape, images, filters, lens)
         }
     }
 );
@@ -48,13 +48,13 @@ multiversion!(
 #[inline(always)]
 fn blocked<S: Simd, const F: usize, const V: usize>(
     _: S,
-    geometry: Geometry,
+    shape: Shape,
     images: Gradient,
     filters: Filters,
     lens: [usize; 2],
 ) -> (Vec<f32>, Vec<u8>) {
-    let tiles = Tiles::new(&geometry, S::F32_LANES, Some(V));
-    let packed = Packed::new::<F>(&geometry, &filters);
+    let tiles = Tiles::new(&shape, S::F32_LANES, Some(V));
+    let packed = Packed::new::<F>(&shape, &filters);
     let new = || Workspace {
         input: Input::new::<S>(&tiles),
         products: vec![0.0; F * POINTS * SPAN],
@@ -63,12 +63,12 @@ fn blocked<S: Simd, const F: usize, const V: usize>(
         best: (vec![0.0; tiles.room], vec![0; tiles.room]),
     };
     let one = |workspace: &mut Workspace, one: Range<usize>, values: Room, taken: Room<u8>, _: Room<()>| {
-        let image = images.image(one.start, geometry.channels, geometry.size);
-        image_outputs::<F, V>(&geometry, &tiles, &packed, image, workspace, (values, taken));
+        let image = images.image(one.start, shape.channels, shape.size);
+        image_outputs::<F, V>(&shape, &tiles, &packed, image, workspace, (values, taken));
     };
     // SAFETY: every filter's plane is written.
     let (values, taken, _) =
-        unsafe { parallel::build_three([geometry.batch, 1], [lens[0], lens[1], 0], new, one) };
+        unsafe { parallel::build_three([shape.batch, 1], [lens[0], lens[1], 0], new, one) };
     (values, taken)
 }
 
@@ -88,7 +88,7 @@ multiversion!(
     /// The outputs of one image, and indices of pooled values, whose room is empty without pooling.
     fn image_outputs<S: Simd, const F: usize, const V: usize>(
         simd: S,
-        geometry: &Geometry,
+        shape: &Shape,
         tiles: &Tiles,
         packed: &Packed,
         image: Gradient<'_>,
@@ -97,15 +97,15 @@ multiversion!(
     ) {
         let (values, taken) = to;
         let Workspace { input, products, outputs, lines, best } = workspace;
-        input.fill(simd, geometry, tiles, image);
-        for (block, filters) in packed.points.chunks_exact(POINTS * geometry.channels * F).enumerate() {
+        input.fill(simd, shape, tiles, image);
+        for (block, filters) in packed.points.chunks_exact(POINTS * shape.channels * F).enumerate() {
             let first = block * F;
             let bias: &[f32; F] = packed.bias[first..].first_chunk().expect("one for each filter");
             for at in (0..tiles.room).step_by(tiles.span) {
                 let span = tiles.span.min(tiles.room - at);
                 for point in 0..POINTS {
-                    let filters = &filters[point * geometry.channels * F..][..geometry.channels * F];
-                    let image = &input.point(tiles, at, point)[..geometry.channels * span];
+                    let filters = &filters[point * shape.channels * F..][..shape.channels * F];
+                    let image = &input.point(tiles, at, point)[..shape.channels * span];
                     let bias = if point == MIDDLE { *bias } else { [0.0; F] };
                     let to = &mut products[point * SPAN..][..(F - 1) * POINTS * SPAN + SPAN];
                     // SAFETY: both have this many vectors in each row.
@@ -124,21 +124,21 @@ multiversion!(
                     sums::<S>(simd, products, tiles.room, span, outputs);
                 }
             }
-            for filter in first..(first + F).min(geometry.filters) {
+            for filter in first..(first + F).min(shape.filters) {
                 let outputs = &mut outputs[(filter - first) * 4 * tiles.room..][..4 * tiles.room];
                 if !taken.is_empty() {
-                    let len = geometry.pooled_plane();
+                    let len = shape.pooled_plane();
                     let scratch = (&mut best.0[..], &mut best.1[..]);
                     let (values, taken) =
                         (&mut values[filter * len..][..len], &mut taken[filter * len..][..len]);
-                    pool::<S>(simd, geometry, tiles, outputs, scratch, values, taken);
+                    pool::<S>(simd, shape, tiles, outputs, scratch, values, taken);
                     continue;
                 }
                 if packed.relu {
                     relu(outputs);
                 }
-                let len = geometry.output_plane();
-                place(geometry, tiles, outputs, lines, &mut values[filter * len..][..len]);
+                let len = shape.output_plane();
+                place(shape, tiles, outputs, lines, &mut values[filter * len..][..len]);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{POINTS, Tiles};
 use crate::{
-    conv::{Gradient, Whole, geometry::Geometry},
+    conv::{Gradient, Whole, shape::Shape},
     simd::{Aligned, load, store},
 };
 use pulp::Simd;
@@ -34,12 +34,12 @@ impl Input {
     }
 
     #[inline(always)]
-    pub fn fill<S: Simd>(&mut self, simd: S, geometry: &Geometry, tiles: &Tiles, image: Gradient) {
-        for channel in 0..geometry.channels {
-            match image.image(channel, 1, geometry.size) {
-                Gradient::Whole(channel) => self.split(geometry, tiles, channel),
+    pub fn fill<S: Simd>(&mut self, simd: S, shape: &Shape, tiles: &Tiles, image: Gradient) {
+        for channel in 0..shape.channels {
+            match image.image(channel, 1, shape.size) {
+                Gradient::Whole(channel) => self.split(shape, tiles, channel),
                 Gradient::Pooled(channel) => {
-                    channel.spread(geometry, tiles.columns + 1, &mut self.plane, &mut self.halves);
+                    channel.spread(shape, tiles.columns + 1, &mut self.plane, &mut self.halves);
                 }
             }
             let [even, odd] = &self.halves;
@@ -51,10 +51,10 @@ impl Input {
 
     /// Splits a channel into its even and odd columns.
     #[inline(always)]
-    fn split(&mut self, geometry: &Geometry, tiles: &Tiles, image: Whole) {
-        let ([rows, columns], [top, left]) = (geometry.size, geometry.padding);
+    fn split(&mut self, shape: &Shape, tiles: &Tiles, image: Whole) {
+        let ([rows, columns], [top, left]) = (shape.size, shape.padding);
         let width = 2 * tiles.columns + 2;
-        let whole = image.output.is_none() && geometry.size == [2 * tiles.rows + 2, width];
+        let whole = image.output.is_none() && shape.size == [2 * tiles.rows + 2, width];
         let plane = if whole {
             image.values
         } else {

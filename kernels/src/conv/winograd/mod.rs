@@ -27,7 +27,7 @@ mod weights;
 pub use forward::{forward, forward_pooled};
 pub use weights::gradients;
 
-use super::geometry::Geometry;
+use super::shape::Shape;
 
 /// Number of values of a transformed tile.
 const POINTS: usize = 16;
@@ -45,16 +45,16 @@ const MAX_VALUES: usize = 1 << 21;
 ///
 /// It is for 3 × 3 kernels, enough channels and filters to outweigh the transforms, outputs larger than a
 /// tile, and transformed data that fits in the cache.
-pub fn is_faster(geometry: &Geometry) -> bool {
-    let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
-    let tiles: usize = geometry.output.iter().map(|length| length.div_ceil(2)).product();
+pub fn is_faster(shape: &Shape) -> bool {
+    let Shape { channels, filters, kernel, dilation, .. } = *shape;
+    let tiles: usize = shape.output.iter().map(|length| length.div_ceil(2)).product();
     let near =
         [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
     kernel == [3, 3]
         && dilation == [1, 1]
         && channels.min(filters) >= 16
         && channels * filters >= 256
-        && geometry.output.iter().all(|&length| length > 2)
+        && shape.output.iter().all(|&length| length > 2)
         && near == [true; 3]
 }
 
@@ -75,11 +75,11 @@ struct Tiles {
 
 impl Tiles {
     /// Spans of `vectors` vectors of tiles, or one span of all tiles.
-    fn new(geometry: &Geometry, lanes: usize, vectors: Option<usize>) -> Self {
-        let [rows, columns] = geometry.output.map(|length| length.div_ceil(2));
+    fn new(shape: &Shape, lanes: usize, vectors: Option<usize>) -> Self {
+        let [rows, columns] = shape.output.map(|length| length.div_ceil(2));
         let room = (rows * columns).next_multiple_of(lanes);
         let span = vectors.map_or(room, |vectors| vectors * lanes);
-        Self { rows, columns, room, span, stride: geometry.channels * span + lanes }
+        Self { rows, columns, room, span, stride: shape.channels * span + lanes }
     }
 
     fn count(&self) -> usize {

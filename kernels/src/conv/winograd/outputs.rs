@@ -2,7 +2,7 @@
 
 use super::{POINTS, Tiles, products::SPAN};
 use crate::{
-    conv::geometry::Geometry,
+    conv::shape::Shape,
     pool::NONE,
     simd::{copy, load, store},
 };
@@ -45,7 +45,7 @@ fn pair<S: Simd>(simd: S, [m0, m1, m2, m3]: [S::f32s; 4]) -> [S::f32s; 2] {
 /// `lines` has room for the even and the odd rows.
 #[inline(always)]
 pub fn place(
-    geometry: &Geometry,
+    shape: &Shape,
     tiles: &Tiles,
     outputs: &[f32],
     lines: &mut [Vec<[f32; 2]>; 2],
@@ -58,7 +58,7 @@ pub fn place(
             line[at] = [left[at], right[at]];
         }
     }
-    let [height, width] = geometry.output;
+    let [height, width] = shape.output;
     for row in 0..height {
         let from = &lines[row % 2][row / 2 * tiles.columns..][..tiles.columns].as_flattened()[..width];
         let to = &mut plane[row * width..][..width];
@@ -71,7 +71,7 @@ pub fn place(
 #[inline(always)]
 pub fn pool<S: Simd>(
     simd: S,
-    geometry: &Geometry,
+    shape: &Shape,
     tiles: &Tiles,
     outputs: &[f32],
     (best, which): (&mut [f32], &mut [u32]),
@@ -98,7 +98,7 @@ pub fn pool<S: Simd>(
         }
     }
     // Without incomplete tiles, all rows are contiguous.
-    let [height, width] = geometry.pooled();
+    let [height, width] = shape.pooled();
     let [rows, columns] = if width == tiles.columns { [1, height * width] } else { [height, width] };
     for row in 0..rows {
         let from = row * tiles.columns..row * tiles.columns + columns;

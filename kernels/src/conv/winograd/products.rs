@@ -4,7 +4,7 @@ use super::POINTS;
 use crate::{
     conv::{
         forward::{Filters, WIDE},
-        geometry::Geometry,
+        shape::Shape,
     },
     simd::{load, store},
 };
@@ -22,13 +22,12 @@ pub struct Packed {
 }
 
 impl Packed {
-    pub fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
-        let (channels, blocks) = (geometry.channels, geometry.filters.div_ceil(F));
+    pub fn new<const F: usize>(shape: &Shape, filters: &Filters) -> Self {
+        let (channels, blocks) = (shape.channels, shape.filters.div_ceil(F));
         let mut points = vec![0.0; blocks * POINTS * channels * F];
         for at in 0..blocks * channels {
             let (block, channel) = (at / channels, at % channels);
-            let kernel =
-                std::array::from_fn(|tap| filters.weights_of::<F>(geometry, block * F, channel, tap));
+            let kernel = std::array::from_fn(|tap| filters.weights_of::<F>(shape, block * F, channel, tap));
             for (point, values) in transformed(kernel).into_iter().enumerate() {
                 points[((block * POINTS + point) * channels + channel) * F..][..F].copy_from_slice(&values);
             }

@@ -4,7 +4,7 @@ use super::Tiles;
 use crate::{
     conv::{
         Gradient,
-        geometry::Geometry,
+        shape::Shape,
         weights::{Layout, VECTORS},
     },
     simd::{load, store},
@@ -25,11 +25,11 @@ impl Transposed {
     pub fn fill(&mut self, layout: &Layout, gradient: Gradient) {
         match gradient {
             Gradient::Whole(gradient) => {
-                self.values.resize(layout.stride() * layout.geometry.output_plane(), 0.0);
-                layout.transpose(gradient, layout.geometry.output_plane(), &mut self.values);
+                self.values.resize(layout.stride() * layout.shape.output_plane(), 0.0);
+                layout.transpose(gradient, layout.shape.output_plane(), &mut self.values);
             }
             Gradient::Pooled(gradient) => {
-                let plane = layout.geometry.pooled_plane();
+                let plane = layout.shape.pooled_plane();
                 self.values.resize(layout.stride() * plane, 0.0);
                 self.taken.resize(layout.stride() * plane, 0.0);
                 self.scratch.clear();
@@ -47,21 +47,21 @@ impl Transposed {
     pub fn transform<S: Simd>(
         &self,
         simd: S,
-        geometry: &Geometry,
+        shape: &Shape,
         tiles: &Tiles,
         [block, point]: [usize; 2],
         to: &mut [f32],
     ) {
         let lanes = VECTORS * S::F32_LANES;
         if self.taken.is_empty() {
-            let len = geometry.output_plane() * lanes;
+            let len = shape.output_plane() * lanes;
             let values = &self.values[block * len..][..len];
-            let corners = WholeTiles { values, size: geometry.output };
+            let corners = WholeTiles { values, size: shape.output };
             transform::<S, _>(simd, tiles, corners, point, to);
         } else {
-            let len = geometry.pooled_plane() * lanes;
+            let len = shape.pooled_plane() * lanes;
             let [values, taken] = [&self.values, &self.taken].map(|values| &values[block * len..][..len]);
-            let corners = PooledTiles { values, taken, size: geometry.pooled() };
+            let corners = PooledTiles { values, taken, size: shape.pooled() };
             transform::<S, _>(simd, tiles, corners, point, to);
         }
     }

@@ -7,7 +7,7 @@ use super::{MIDDLE, POINTS, Tiles, input::Input, transposed::Transposed};
 use crate::{
     conv::{
         Gradient,
-        geometry::Geometry,
+        shape::Shape,
         weights::{Area, Layout, Sums, VECTORS, add_products, bias},
     },
     simd::{Aligned, multiversion},
@@ -22,14 +22,14 @@ multiversion!(
     /// Gradients for 3 × 3 kernels.
     pub fn gradients<S: Simd>(
         simd: S,
-        geometry: Geometry,
+        shape: Shape,
         images: &[f32],
         gradient: Gradient<'_>,
     ) -> (Vec<f32>, Vec<f32>) {
         if S::REGISTER_COUNT >= 32 {
-            blocked::<S, WIDE>(simd, geometry, images, gradient)
+            blocked::<S, WIDE>(simd, shape, images, gradient)
         } else {
-            blocked::<S, NARROW>(simd, geometry, images, gradient)
+            blocked::<S, NARROW>(simd, shape, images, gradient)
         }
     }
 );
@@ -37,32 +37,32 @@ multiversion!(
 #[inline(always)]
 fn blocked<S: Simd, const C: usize>(
     _: S,
-    geometry: Geometry,
+    shape: Shape,
     images: &[f32],
     gradient: Gradient,
 ) -> (Vec<f32>, Vec<f32>) {
-    let tiles = Tiles::new(&geometry, S::F32_LANES, None);
-    let layout = Layout::new::<S, VECTORS>(&geometry);
-    let room = geometry.channels.next_multiple_of(C);
+    let tiles = Tiles::new(&shape, S::F32_LANES, None);
+    let layout = Layout::new::<S, VECTORS>(&shape);
+    let room = shape.channels.next_multiple_of(C);
     let new = || Workspace {
         input: Input::new::<S>(&tiles),
         transposed: Transposed::default(),
         point: Aligned::new(tiles.count() * layout.lanes),
     };
     let size = [POINTS * room, layout.stride()];
-    let total = Sums::of_images(geometry.batch, size, new, |workspace, number, sums| {
-        let image = &images[number * geometry.image()..][..geometry.image()];
-        let gradient = gradient.image(number, geometry.filters, geometry.output);
+    let total = Sums::of_images(shape.batch, size, new, |workspace, number, sums| {
+        let image = &images[number * shape.image()..][..shape.image()];
+        let gradient = gradient.image(number, shape.filters, shape.output);
         let (layout, tiles) = (&layout, &tiles);
         image_gradients::<C>(layout, tiles, room, image, gradient, workspace, sums);
     });
-    let mut weights = vec![0.0; geometry.filters * geometry.taps()];
+    let mut weights = vec![0.0; shape.filters * shape.taps()];
     for (at, kernel) in weights.as_chunks_mut::<9>().0.iter_mut().enumerate() {
-        let (filter, channel) = (at / geometry.channels, at % geometry.channels);
+        let (filter, channel) = (at / shape.channels, at % shape.channels);
         let of = |point| total.weights[(point * room + channel) * layout.stride() + filter];
         *kernel = back(std::array::from_fn(of));
     }
-    (weights, total.bias[..geometry.filters].to_vec())
+    (weights, total.bias[..shape.filters].to_vec())
 }
 
 /// Transforms the gradient of a kernel back.
@@ -94,23 +94,23 @@ multiversion!(
         sums: &mut Sums,
     ) {
         let Workspace { input, transposed, point } = workspace;
-        let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
-        input.fill(simd, geometry, tiles, image.into());
+        let (shape, lanes, stride) = (layout.shape, layout.lanes, layout.stride());
+        input.fill(simd, shape, tiles, image.into());
         transposed.fill(layout, gradient);
         let area = Area { rows: 1, width: tiles.count(), row_len: 0 };
         for block in 0..stride / lanes {
             for number in 0..POINTS {
-                transposed.transform::<S>(simd, geometry, tiles, [block, number], point.values_mut());
+                transposed.transform::<S>(simd, shape, tiles, [block, number], point.values_mut());
                 let gradient = &point.values()[..tiles.count() * lanes];
                 if number == MIDDLE {
                     bias::<S, VECTORS>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
                 }
                 let image = input.point(tiles, 0, number);
-                for channel in (0..geometry.channels).step_by(C) {
+                for channel in (0..shape.channels).step_by(C) {
                     // The surplus channels of the last block are added to the room after the sums.
                     let mut near = [image.as_ptr(); C];
                     for at in 0..C {
-                        near[at] = image[(channel + at).min(geometry.channels - 1) * tiles.room..].as_ptr();
+                        near[at] = image[(channel + at).min(shape.channels - 1) * tiles.room..].as_ptr();
                     }
                     let to = (number * room + channel) * stride + block * lanes;
                     let to = sums.weights[to..][..(C - 1) * stride + lanes].as_mut_ptr();

@@ -2,32 +2,37 @@
 
 use crate::parallel;
 
+/// Number of output positions of a tile of patches, unless a row or an image has more.
+pub(super) const POSITIONS: usize = 256;
+
 /// A convolution of images `[batch, channels, height, width]`, with zeros around them.
 ///
-/// The kernels compute memory offsets from these fields, which [`Geometry::new`] has validated.
-#[derive(Clone, Copy, Debug)]
-pub struct Geometry {
+/// The kernels compute memory offsets from its fields, which [`Shape::new`] has validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
     /// Number of images.
-    pub(super) batch: usize,
+    pub(crate) batch: usize,
     /// Input channels.
-    pub(super) channels: usize,
+    pub(crate) channels: usize,
     /// Height and width of an image, without padding.
-    pub(super) size: [usize; 2],
+    pub(crate) size: [usize; 2],
     /// Zeros before the first row and the first column.
-    pub(super) padding: [usize; 2],
+    pub(crate) padding: [usize; 2],
+    /// Zeros after the last row and the last column.
+    pub(crate) after: [usize; 2],
     /// Output channels.
-    pub(super) filters: usize,
+    pub(crate) filters: usize,
     /// Height and width of the kernel.
-    pub(super) kernel: [usize; 2],
+    pub(crate) kernel: [usize; 2],
     /// Distance between outputs, by axis.
-    pub(super) stride: [usize; 2],
+    pub(crate) stride: [usize; 2],
     /// Distance between taps, by axis.
-    pub(super) dilation: [usize; 2],
+    pub(crate) dilation: [usize; 2],
     /// Height and width of an output.
-    pub(super) output: [usize; 2],
+    pub(crate) output: [usize; 2],
 }
 
-impl Geometry {
+impl Shape {
     /// Validates shapes; weights are `[filters, channels, rows, columns]`, `padding` is the zeros before and after, by axis.
     ///
     /// `None` if a dimension is zero, the shapes do not match, the kernel exceeds the padded image, or a tensor would not
@@ -53,15 +58,19 @@ impl Geometry {
         parallel::values(&images)?;
         parallel::values(&weights)?;
         parallel::values(&[batch, filters, output[0], output[1]])?;
-        let padding = padding.map(|[before, _]| before);
-        Some(Self { batch, channels, size, padding, filters, kernel, stride, dilation, output })
+        let [padding, after] = [0, 1].map(|side| padding.map(|zeros| zeros[side]));
+        let shape = Self { batch, channels, size, padding, after, filters, kernel, stride, dilation, output };
+        parallel::values(&[shape.taps(), output[1].max(POSITIONS)])?;
+        Some(shape)
     }
 
-    /// Whether the kernels for stride 1 and equal padding on both sides support this convolution with zeros `after` the last
-    /// row and the last column.
-    pub(super) fn is_plain(&self, after: [usize; 2]) -> bool {
-        let (Self { batch, channels, filters, size, padding, stride, .. }, reach) = (*self, self.reach());
-        if stride != [1, 1] || padding != after || padding[0] > reach[0] || padding[1] > reach[1] {
+    /// Whether the kernels for stride 1 and equal padding on both sides compute it.
+    pub(crate) fn is_plain(&self) -> bool {
+        let Self { batch, channels, filters, size, padding, after, stride, .. } = *self;
+        let reach = self.reach();
+        let supported =
+            stride == [1, 1] && padding == after && (0..2).all(|axis| padding[axis] <= reach[axis]);
+        if !supported || self.prefers_patches() {
             return false;
         }
         // The wider of the padded images of this convolution and of the transposed one.
@@ -75,7 +84,14 @@ impl Geometry {
         let (Self { kernel, stride, .. }, [rows, columns]) = (*self, self.phases().plane);
         let overlap = (0..2).all(|axis| kernel[axis] > stride[axis]);
         let fits = parallel::values(&[self.channels, stride[0], stride[1], rows, columns]).is_some();
-        stride != [1, 1] && overlap && fits
+        stride != [1, 1] && overlap && fits && !self.prefers_patches()
+    }
+
+    /// Whether products with patches are faster where other kernels support the convolution as well.
+    ///
+    /// They are for small images with many channels: the others compute whole vectors of positions of one image.
+    fn prefers_patches(&self) -> bool {
+        8 * self.output_plane() <= self.channels.min(self.filters)
     }
 
     /// The convolution of the output's gradient that gives the gradient of the input.
@@ -85,6 +101,7 @@ impl Geometry {
             channels: self.filters,
             size: self.output,
             padding: [reach[0] - self.padding[0], reach[1] - self.padding[1]],
+            after: [reach[0] - self.after[0], reach[1] - self.after[1]],
             filters: self.channels,
             output: self.size,
             ..*self
@@ -96,12 +113,17 @@ impl Geometry {
         [self.dilation[0] * (self.kernel[0] - 1), self.dilation[1] * (self.kernel[1] - 1)]
     }
 
-    /// Input shape, `[batch, channels, height, width]`.
+    /// Shape of the images, `[batch, channels, height, width]`.
     pub fn inputs(&self) -> [usize; 4] {
         [self.batch, self.channels, self.size[0], self.size[1]]
     }
 
-    /// Output shape, `[batch, filters, height, width]`.
+    /// Shape of the weights, `[filters, channels, rows, columns]`.
+    pub fn weights(&self) -> [usize; 4] {
+        [self.filters, self.channels, self.kernel[0], self.kernel[1]]
+    }
+
+    /// Shape of the output, `[batch, filters, height, width]`.
     pub fn outputs(&self) -> [usize; 4] {
         [self.batch, self.filters, self.output[0], self.output[1]]
     }
@@ -173,8 +195,8 @@ pub struct Phases {
 }
 
 impl Phases {
-    pub fn new(geometry: &Geometry, multiple: usize) -> Self {
-        let Geometry { kernel, stride, dilation, output, .. } = *geometry;
+    pub fn new(shape: &Shape, multiple: usize) -> Self {
+        let Shape { kernel, stride, dilation, output, .. } = *shape;
         let plane = [0, 1].map(|axis| output[axis] + dilation[axis] * (kernel[axis] - 1) / stride[axis]);
         Self { stride, plane, multiple }
     }
@@ -197,8 +219,8 @@ impl Phases {
     }
 
     /// For each tap, the index of its value for the first output.
-    pub fn starts(&self, geometry: &Geometry) -> Vec<usize> {
-        let ([rows, columns], [down, right]) = (geometry.kernel, geometry.dilation);
+    pub fn starts(&self, shape: &Shape) -> Vec<usize> {
+        let ([rows, columns], [down, right]) = (shape.kernel, shape.dilation);
         let start = |row, column| self.index(row * down, column * right);
         (0..rows).flat_map(|row| (0..columns).map(move |column| start(row, column))).collect()
     }
@@ -206,8 +228,8 @@ impl Phases {
     /// Calls `run(at, index, count)` for runs of `count` values, which are consecutive in a phase and a stride apart in a
     /// plane of an image.
     #[inline(always)]
-    pub fn lines(&self, geometry: &Geometry, mut run: impl FnMut(usize, usize, usize)) {
-        let ([height, width], [top, left]) = (geometry.size, geometry.padding);
+    pub fn lines(&self, shape: &Shape, mut run: impl FnMut(usize, usize, usize)) {
+        let ([height, width], [top, left]) = (shape.size, shape.padding);
         let ([down, right], [rows, columns]) = (self.stride, self.plane);
         for y in 0..down.min(height) {
             for x in 0..right.min(width) {
