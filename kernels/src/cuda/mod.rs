@@ -19,4 +19,4 @@ pub use many::{ManyTensors, split};
 pub use queue::{after_queued, prepare};
 pub(crate) use relu::relu;
 pub use tensors::{FusionClient, register, strided_operation};
-pub(crate) use updates::Updates;
+pub(crate) use updates::{Settings, Updates};

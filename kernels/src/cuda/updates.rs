@@ -123,15 +123,20 @@ fn adam_all(
 #[derive(Default)]
 pub(crate) struct Updates(Vec<Steps>);
 
-/// The steps of a device.
+/// The steps of a device, those with equal settings together.
 struct Steps {
     client: FusionClient,
-    sgd: BySettings<Sgd>,
-    adam: BySettings<Adam>,
+    all: Vec<(Settings, Vec<Step>)>,
 }
 
-/// Steps with equal settings.
-type BySettings<W> = Vec<(W, Vec<Step>)>;
+/// Settings of a step.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Settings {
+    /// Inputs are parameter, velocity and gradient.
+    Sgd(Sgd),
+    /// Inputs are parameter, both moments and gradient.
+    Adam(Adam),
+}
 
 /// A parameter's step, which replaces the parameter, the optimizer's state and the gradient.
 struct Step {
@@ -153,23 +158,13 @@ impl Updates {
         })
     }
 
-    /// Parameter and velocity after a step, from parameter, velocity and gradient that it [takes](Self::takes).
+    /// Parameter and state after a step, from inputs that it [takes](Self::takes).
     ///
     /// They must not be read before [`finish`](Self::finish).
-    pub fn sgd<const D: usize>(&mut self, with: Sgd, tensors: [Tensor<D>; 3]) -> [Tensor<D>; 2] {
-        self.add(with, tensors, |steps| &mut steps.sgd)
-    }
-
-    /// As [`sgd`](Self::sgd): parameter and both moments after a step, from these before it and the gradient.
-    pub fn adam<const D: usize>(&mut self, with: Adam, tensors: [Tensor<D>; 4]) -> [Tensor<D>; 3] {
-        self.add(with, tensors, |steps| &mut steps.adam)
-    }
-
-    fn add<W: PartialEq, const D: usize, const I: usize, const O: usize>(
+    pub fn add<const D: usize, const I: usize, const O: usize>(
         &mut self,
-        with: W,
+        with: Settings,
         tensors: [Tensor<D>; I],
-        of: fn(&mut Steps) -> &mut BySettings<W>,
     ) -> [Tensor<D>; O] {
         let on_cube =
             |tensor: Tensor<D>| tensor.try_into_primitive::<Cube>().expect("a tensor that it takes");
@@ -179,7 +174,7 @@ impl Updates {
         // The parameter takes the place of the gradient.
         new.rotate_right(1);
         let outputs = new.iter().map(|tensor| tensor.to_ir_out()).collect();
-        let all = of(self.steps(&parameter.client));
+        let all = self.steps(&parameter.client);
         let step = Step { parameter, inputs, outputs };
         match all.iter_mut().find(|(other, _)| *other == with) {
             Some((_, steps)) => steps.push(step),
@@ -189,20 +184,19 @@ impl Updates {
         new.try_into().expect("a result for each state and the parameter")
     }
 
-    fn steps(&mut self, client: &FusionClient) -> &mut Steps {
+    fn steps(&mut self, client: &FusionClient) -> &mut Vec<(Settings, Vec<Step>)> {
         let place = self.0.iter().position(|steps| steps.client.device() == client.device());
         let place = place.unwrap_or_else(|| {
-            self.0.push(Steps { client: client.clone(), sgd: Vec::new(), adam: Vec::new() });
+            self.0.push(Steps { client: client.clone(), all: Vec::new() });
             self.0.len() - 1
         });
-        &mut self.0[place]
+        &mut self.0[place].all
     }
 
     /// Queues all steps.
     pub fn finish(self) {
-        for Steps { client, sgd, adam } in self.0 {
-            queue_all(&client, "SGD steps", sgd, launch_sgd);
-            queue_all(&client, "Adam steps", adam, launch_adam);
+        for Steps { client, all } in self.0 {
+            all.into_iter().for_each(|(with, steps)| queue_all(&client, with, steps));
             // Operations after the steps, such as those that free the gradients of other tensors, whose order differs
             // from process to process, are not fused with operations before.
             after_queued(&client, || ());
@@ -222,34 +216,32 @@ fn replace(mut tensor: FloatTensor<Cube>) -> (TensorIr, FloatTensor<Cube>) {
 }
 
 /// Queues one operation for each launch.
-fn queue_all<W: Copy + Send + Sync + 'static>(
-    client: &FusionClient,
-    name: &'static str,
-    all: BySettings<W>,
-    launch: fn(W, &[Vec<CubeTensor>]),
-) {
-    for (with, mut steps) in all {
-        while !steps.is_empty() {
-            let launched: Vec<Step> = steps.drain(..steps.len().min(MOST)).collect();
-            let (mut inputs, mut outputs, per_step) = (Vec::new(), Vec::new(), launched[0].inputs.len() + 1);
-            for step in launched {
-                inputs.push(step.parameter.into_ir());
-                inputs.extend(step.inputs);
-                outputs.extend(step.outputs);
-            }
-            let run = move |tensors: Vec<CubeTensor>| {
-                let tensors: Vec<_> = tensors.into_iter().map(exact).collect();
-                let with_results = |inputs: &[CubeTensor]| {
-                    let results = (1..per_step).map(|_| empty_like(&inputs[0]));
-                    inputs.iter().cloned().chain(results).collect::<Vec<_>>()
-                };
-                let steps: Vec<_> = tensors.chunks(per_step).map(with_results).collect();
-                launch(with, &steps);
-                Ok(steps.into_iter().flat_map(|step| step.into_iter().skip(per_step)).collect())
-            };
-            // The results exist already.
-            queue(client, name, inputs, outputs, run).into_iter().for_each(|result| drop(result.into_ir()));
+fn queue_all(client: &FusionClient, with: Settings, mut steps: Vec<Step>) {
+    while !steps.is_empty() {
+        let launched: Vec<Step> = steps.drain(..steps.len().min(MOST)).collect();
+        let (mut inputs, mut outputs, per_step) = (Vec::new(), Vec::new(), launched[0].inputs.len() + 1);
+        for step in launched {
+            inputs.push(step.parameter.into_ir());
+            inputs.extend(step.inputs);
+            outputs.extend(step.outputs);
         }
+        let run = move |tensors: Vec<CubeTensor>| {
+            let tensors: Vec<_> = tensors.into_iter().map(exact).collect();
+            let with_results = |inputs: &[CubeTensor]| {
+                let results = (1..per_step).map(|_| empty_like(&inputs[0]));
+                inputs.iter().cloned().chain(results).collect::<Vec<_>>()
+            };
+            let steps: Vec<_> = tensors.chunks(per_step).map(with_results).collect();
+            match with {
+                Settings::Sgd(with) => launch_sgd(with, &steps),
+                Settings::Adam(with) => launch_adam(with, &steps),
+            }
+            Ok(steps.into_iter().flat_map(|step| step.into_iter().skip(per_step)).collect())
+        };
+        // The results exist already.
+        queue(client, "optimizer steps", inputs, outputs, run)
+            .into_iter()
+            .for_each(|result| drop(result.into_ir()));
     }
 }
 

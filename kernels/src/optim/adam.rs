@@ -1,7 +1,7 @@
 //! Adam and AdamW as Burn optimizers, in one pass on the CPU.
 
 #[cfg(feature = "cuda")]
-use super::together::{add, takes};
+use super::together::{Settings, add, takes};
 use crate::adam::{self, Decay};
 use crate::host_tensor::{contiguous, host, is_host, values, values_mut};
 use burn::backend::{Flex, TensorMetadata};
@@ -13,9 +13,55 @@ use burn::optim::{
 };
 use burn::tensor::{Device, Tensor};
 
-/// An optimizer with these settings, whose steps are computed by the kernels or by Burn's operations.
+/// An optimizer whose steps are computed by the kernels or by Burn's operations, and its settings.
+///
+/// The listed settings are those that only this optimizer has. `$decay` is the weight decay of a step; `None` where Burn's
+/// operations compute it.
 macro_rules! optimizer {
-    ($optimizer:ident, $config:ident, $state:ident) => {
+    (
+        $optimizer:ident, $config:ident, $state:ident;
+        $decay:expr;
+        $($(#[$attribute:meta])* $field:ident, $with:ident: $type:ty;)*
+    ) => {
+        #[doc = concat!("Settings of [`", stringify!($optimizer), "`], with the names and defaults of Burn's `", stringify!($config), "`.")]
+        #[derive(Config, Debug)]
+        pub struct $config {
+            /// Decay rate of the first moment.
+            #[config(default = 0.9)]
+            pub beta_1: f32,
+            /// Decay rate of the second moment.
+            #[config(default = 0.999)]
+            pub beta_2: f32,
+            /// Added to the square root of the second moment.
+            #[config(default = 1e-5)]
+            pub epsilon: f32,
+            $($(#[$attribute])* pub $field: $type,)*
+            /// Whether the largest second moment is used (AMSGrad), which is Burn's operation.
+            #[config(default = false)]
+            pub amsgrad: bool,
+            /// Clipping of each parameter's gradient.
+            pub grad_clipping: Option<GradientClippingConfig>,
+        }
+
+        impl $config {
+            /// Creates the optimizer of a parameter group, without clipping.
+            pub fn build(&self) -> $optimizer {
+                let config = self.clone();
+                let burn = optim::$config::new()
+                    .with_beta_1(self.beta_1)
+                    .with_beta_2(self.beta_2)
+                    .with_epsilon(self.epsilon)
+                    .with_amsgrad(self.amsgrad)
+                    $(.$with(config.$field))*;
+                $optimizer { config: self.clone(), burn: burn.build() }
+            }
+
+            /// Creates the optimizer of a module.
+            pub fn init(&self) -> ModuleOptimizer {
+                clipped(self.build().into(), self.grad_clipping.as_ref())
+            }
+        }
+
         #[doc = concat!("Burn's ", stringify!($optimizer), ".")]
         ///
         /// Results are bit-identical to those of Burn's optimizer, and so are records.
@@ -24,13 +70,6 @@ macro_rules! optimizer {
             config: $config,
             /// For the first step of a parameter, for settings without a kernel and for other devices.
             burn: optim::$optimizer,
-        }
-
-        impl $config {
-            /// Creates the optimizer of a module.
-            pub fn init(&self) -> ModuleOptimizer {
-                clipped(self.build().into(), self.grad_clipping.as_ref())
-            }
         }
 
         impl Optimizer for $optimizer {
@@ -43,9 +82,14 @@ macro_rules! optimizer {
                 mut grad: Tensor<D>,
                 mut state: Option<$state<D>>,
             ) -> (Tensor<D>, Option<$state<D>>) {
+                let $config { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
+                let decay: fn(&$config, LearningRate) -> Option<Decay> = $decay;
                 if let Some($state { momentum }) = &mut state
-                    && let Some(with) = self.at(lr, momentum.time as i32 + 1)
+                    && !amsgrad
+                    && let Some(decay) = decay(&self.config, lr)
                 {
+                    let time = momentum.time as i32 + 1;
+                    let with = adam::Adam { rate: lr as f32, betas: [beta_1, beta_2], epsilon, decay, time };
                     match step(with, [tensor, grad], momentum) {
                         Ok(tensor) => return (tensor, state),
                         Err(unchanged) => [tensor, grad] = *unchanged,
@@ -61,103 +105,27 @@ macro_rules! optimizer {
     };
 }
 
-/// Settings of [`Adam`], with the names and defaults of Burn's `AdamConfig`.
-#[derive(Config, Debug)]
-pub struct AdamConfig {
-    /// Decay rate of the first moment.
-    #[config(default = 0.9)]
-    pub beta_1: f32,
-    /// Decay rate of the second moment.
-    #[config(default = 0.999)]
-    pub beta_2: f32,
-    /// Added to the square root of the second moment.
-    #[config(default = 1e-5)]
-    pub epsilon: f32,
-    /// Whether the largest second moment is used (AMSGrad), which is Burn's operation.
-    #[config(default = false)]
-    pub amsgrad: bool,
+optimizer! {
+    Adam, AdamConfig, AdamState;
+    |config, _| Some(Decay::Gradient(config.weight_decay.as_ref().map(|decay| decay.penalty)));
     /// Weight decay (L2).
-    pub weight_decay: Option<WeightDecayConfig>,
-    /// Clipping of each parameter's gradient.
-    pub grad_clipping: Option<GradientClippingConfig>,
+    #[config(default = "None")]
+    weight_decay, with_weight_decay: Option<WeightDecayConfig>;
 }
 
-impl AdamConfig {
-    /// Creates the optimizer of a parameter group, without clipping.
-    pub fn build(&self) -> Adam {
-        let burn = optim::AdamConfig::new()
-            .with_beta_1(self.beta_1)
-            .with_beta_2(self.beta_2)
-            .with_epsilon(self.epsilon)
-            .with_amsgrad(self.amsgrad)
-            .with_weight_decay(self.weight_decay.clone());
-        Adam { config: self.clone(), burn: burn.build() }
-    }
-}
-
-impl Adam {
-    /// Settings of a step; `None` where Burn's is used.
-    fn at(&self, lr: LearningRate, time: i32) -> Option<adam::Adam> {
-        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, ref weight_decay, .. } = self.config;
-        let decay = Decay::Gradient(weight_decay.as_ref().map(|decay| decay.penalty));
-        let (rate, betas) = (lr as f32, [beta_1, beta_2]);
-        (!amsgrad).then_some(adam::Adam { rate, betas, epsilon, decay, time })
-    }
-}
-
-optimizer!(Adam, AdamConfig, AdamState);
-
-/// Settings of [`AdamW`], with the names and defaults of Burn's `AdamWConfig`.
-#[derive(Config, Debug)]
-pub struct AdamWConfig {
-    /// Decay rate of the first moment.
-    #[config(default = 0.9)]
-    pub beta_1: f32,
-    /// Decay rate of the second moment.
-    #[config(default = 0.999)]
-    pub beta_2: f32,
-    /// Added to the square root of the second moment.
-    #[config(default = 1e-5)]
-    pub epsilon: f32,
+optimizer! {
+    AdamW, AdamWConfig, AdamWState;
+    |config, lr| {
+        let factor = (1.0 - lr * f64::from(config.weight_decay)) as f32;
+        (!config.cautious_weight_decay).then_some(Decay::Parameter(factor))
+    };
     /// Weight decay.
     #[config(default = 1e-4)]
-    pub weight_decay: f32,
+    weight_decay, with_weight_decay: f32;
     /// Whether a parameter decays only towards where its update leads, which is Burn's operation.
     #[config(default = false)]
-    pub cautious_weight_decay: bool,
-    /// Whether the largest second moment is used (AMSGrad), which is Burn's operation.
-    #[config(default = false)]
-    pub amsgrad: bool,
-    /// Clipping of each parameter's gradient.
-    pub grad_clipping: Option<GradientClippingConfig>,
+    cautious_weight_decay, with_cautious_weight_decay: bool;
 }
-
-impl AdamWConfig {
-    /// Creates the optimizer of a parameter group, without clipping.
-    pub fn build(&self) -> AdamW {
-        let burn = optim::AdamWConfig::new()
-            .with_beta_1(self.beta_1)
-            .with_beta_2(self.beta_2)
-            .with_epsilon(self.epsilon)
-            .with_weight_decay(self.weight_decay)
-            .with_cautious_weight_decay(self.cautious_weight_decay)
-            .with_amsgrad(self.amsgrad);
-        AdamW { config: self.clone(), burn: burn.build() }
-    }
-}
-
-impl AdamW {
-    /// Settings of a step; `None` where Burn's is used.
-    fn at(&self, lr: LearningRate, time: i32) -> Option<adam::Adam> {
-        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, amsgrad, cautious_weight_decay, .. } =
-            self.config;
-        let decay = Decay::Parameter((1.0 - lr * f64::from(weight_decay)) as f32);
-        let (rate, betas) = (lr as f32, [beta_1, beta_2]);
-        (!amsgrad && !cautious_weight_decay).then_some(adam::Adam { rate, betas, epsilon, decay, time })
-    }
-}
-
-optimizer!(AdamW, AdamWConfig, AdamWState);
 
 /// The optimizer with clipping of each parameter's gradient.
 pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClippingConfig>) -> ModuleOptimizer {
@@ -192,7 +160,7 @@ fn step<const D: usize>(
         [&mut momentum.moment_1, &mut momentum.moment_2].map(|moment| std::mem::replace(moment, empty()));
     #[cfg(feature = "cuda")]
     if queued {
-        let [tensor, first, second] = add(|updates| updates.adam(with, [tensor, first, second, grad]));
+        let [tensor, first, second] = add(Settings::Adam(with), [tensor, first, second, grad]);
         [momentum.moment_1, momentum.moment_2] = [first, second];
         return Ok(tensor);
     }

@@ -2,7 +2,7 @@
 
 use super::adam::clipped;
 #[cfg(feature = "cuda")]
-use super::together::{add, takes};
+use super::together::{Settings, add, takes};
 use crate::host_tensor::{self, contiguous, host, is_host, values, values_mut};
 use crate::sgd;
 use burn::backend::{Flex, TensorMetadata};
@@ -107,7 +107,7 @@ impl Optimizer for Sgd {
             }
             #[cfg(feature = "cuda")]
             Some(velocity) if self.dampening == 0.0 && takes([&tensor, &velocity, &grad]) => {
-                let [tensor, velocity] = add(|updates| updates.sgd(self.at(lr), [tensor, velocity, grad]));
+                let [tensor, velocity] = add(Settings::Sgd(self.at(lr)), [tensor, velocity, grad]);
                 (tensor, Some(velocity))
             }
             velocity => {

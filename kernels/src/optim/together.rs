@@ -14,6 +14,7 @@ pub fn together<R>(act: impl FnOnce() -> R) -> R {
 
 #[cfg(feature = "cuda")]
 mod batch {
+    pub(crate) use crate::cuda::Settings;
     use crate::cuda::Updates;
     use burn::tensor::Tensor;
     use std::{cell::RefCell, thread};
@@ -42,14 +43,20 @@ mod batch {
         UPDATES.with_borrow(Option::is_some) && Updates::takes(tensors)
     }
 
-    /// The result of `add` for the current updates.
+    /// Adds a step to the current updates; see [`Updates::add`].
     ///
     /// # Panics
     /// If there are none.
-    pub fn add<R>(add: impl FnOnce(&mut Updates) -> R) -> R {
-        UPDATES.with_borrow_mut(|updates| add(updates.as_mut().expect("updates that take steps")))
+    pub fn add<const D: usize, const I: usize, const O: usize>(
+        with: Settings,
+        tensors: [Tensor<D>; I],
+    ) -> [Tensor<D>; O] {
+        let add = |updates: &mut Option<Updates>| {
+            updates.as_mut().expect("updates that take steps").add(with, tensors)
+        };
+        UPDATES.with_borrow_mut(add)
     }
 }
 
 #[cfg(feature = "cuda")]
-pub(super) use batch::{add, takes};
+pub(super) use batch::{Settings, add, takes};
