@@ -12,41 +12,40 @@ use burn::backend::{
             strategy::{BalancedCheckpointing, NoCheckpointing},
         },
         grads,
-        ops::{Backward, Ops, OpsKind},
+        ops::{self, Backward as _, Ops, OpsKind},
     },
     tensor::FloatTensor,
 };
 use burn::tensor::Tensor;
-use std::{fmt::Debug, marker::PhantomData};
+use std::{any::type_name, fmt};
 
-/// What the backward pass of an operation of `N` tensors needs besides the first `R` of them.
-pub trait Saved<B: Backend, const N: usize, const R: usize = 0>: Clone + Debug + Send + 'static {
-    /// Computes the gradients of the inputs that `upstream` wants. Others are ignored.
-    fn gradients(self, upstream: Upstream<B, N, R>) -> Gradients<B, N>;
+/// The backward pass of an operation of `N` tensors: computes the gradients of the inputs.
+///
+/// The arguments are the first `R` inputs, the gradient of the output, and whether each input's gradient is wanted.
+/// Others are ignored.
+pub trait Backward<B: Backend, const N: usize, const R: usize = 0>:
+    FnOnce([FloatTensor<B>; R], FloatTensor<B>, [bool; N]) -> Gradients<B, N> + Send + 'static
+{
 }
 
-/// The gradient of an output, and what backward needs with it.
-pub struct Upstream<B: Backend, const N: usize, const R: usize = 0> {
-    /// The gradient of the output.
-    pub gradient: FloatTensor<B>,
-    /// Inputs whose gradients are computed.
-    pub wanted: [bool; N],
-    /// The first inputs.
-    pub read: [FloatTensor<B>; R],
+impl<B: Backend, F, const N: usize, const R: usize> Backward<B, N, R> for F where
+    F: FnOnce([FloatTensor<B>; R], FloatTensor<B>, [bool; N]) -> Gradients<B, N> + Send + 'static
+{
 }
 
 /// Gradients of `N` inputs.
 pub type Gradients<B, const N: usize> = [Option<FloatTensor<B>>; N];
 
-/// The result of `forward`, which is recorded if an input is on a device with autodiff. Inputs without it are constants.
+/// The output of `forward`, which is recorded with its backward pass if an input is on a device with autodiff. Inputs
+/// without it are constants.
 ///
 /// `None` if `forward` returns it, and unless all inputs are of the backend.
 ///
 /// # Panics
 /// If gradient checkpointing is on for some inputs only.
-pub fn run<B: Backend, S: Saved<B, N, R>, const N: usize, const R: usize, const D: usize>(
+pub fn run<B: Backend, F: Backward<B, N, R>, const N: usize, const R: usize, const D: usize>(
     inputs: [FloatTensor<Dispatch>; N],
-    forward: impl FnOnce([FloatTensor<B>; N]) -> Option<(FloatTensor<B>, S)>,
+    forward: impl FnOnce([FloatTensor<B>; N]) -> Option<(FloatTensor<B>, F)>,
 ) -> Option<Tensor<D>>
 where
     DispatchTensor: DispatchKindConversion<B>
@@ -68,13 +67,12 @@ where
     });
     let inputs = array(recorded)?;
     let nodes = inputs.each_ref().map(|input| input.node());
+    let (output, backward) = forward(inputs.each_ref().map(|input| input.clone().into_primitive()))?;
     // The strategy does not matter for an operation that is compute bound.
-    let step = Step::<S, R>(PhantomData).prepare::<NoCheckpointing>(nodes).compute_bound().stateful();
-    let (output, saved) = forward(inputs.each_ref().map(|input| input.clone().into_primitive()))?;
-    let output = match step {
+    let output = match Step::<F, R>(backward).prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
             let read = std::array::from_fn(|input| prep.checkpoint(&inputs[input]));
-            prep.finish((read, saved), output)
+            prep.finish(read, output)
         }
         OpsKind::UnTracked(prep) => prep.finish(output),
     };
@@ -94,11 +92,17 @@ fn array<T, const N: usize>(items: [Option<T>; N]) -> Option<[T; N]> {
     items.into_iter().collect::<Option<Vec<_>>>()?.try_into().ok()
 }
 
-#[derive(Debug)]
-struct Step<S, const R: usize>(PhantomData<S>);
+struct Step<F, const R: usize>(F);
 
-impl<B: Backend, S: Saved<B, N, R>, const N: usize, const R: usize> Backward<B, N> for Step<S, R> {
-    type State = ([NodeId; R], S);
+impl<F, const R: usize> fmt::Debug for Step<F, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(type_name::<F>())
+    }
+}
+
+impl<B: Backend, F: Backward<B, N, R>, const N: usize, const R: usize> ops::Backward<B, N> for Step<F, R> {
+    /// The inputs that the backward pass reads.
+    type State = [NodeId; R];
 
     fn backward(
         self,
@@ -106,13 +110,10 @@ impl<B: Backend, S: Saved<B, N, R>, const N: usize, const R: usize> Backward<B, 
         grads: &mut grads::Gradients,
         checkpointer: &mut Checkpointer,
     ) {
-        let (read, saved) = ops.state;
-        let upstream = Upstream {
-            read: read.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node)),
-            gradient: grads.consume::<B>(&ops.node),
-            wanted: ops.parents.each_ref().map(Option::is_some),
-        };
-        for (node, gradient) in ops.parents.into_iter().zip(saved.gradients(upstream)) {
+        let read = ops.state.map(|node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node));
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        let gradients = (self.0)(read, grads.consume::<B>(&ops.node), wanted);
+        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(node), Some(gradient)) = (node, gradient) {
                 grads.register::<B>(node.id, gradient);
             }

@@ -1,51 +1,44 @@
 //! Normalisation of an f32 batch on a CPU with the running statistics.
 
 use super::host::dims;
-use burn::backend::TensorMetadata;
+use burn::backend::{Flex, TensorMetadata};
 use kernels::{
+    autodiff::Backward,
     batch_norm::{self, Affine, Centred, Relu},
     host_tensor::{Host, tensor, values as host},
-    layers::operation::{Operation, shaped},
+    layers::operation::shaped,
 };
 
-/// Inputs: the batch, gamma, beta, the running mean and the running variance.
-#[derive(Clone, Debug)]
-pub struct Inference {
-    pub epsilon: f64,
+/// 1 / √(variance + ε) of each channel.
+fn inverse_deviations(epsilon: f64, variance: &Host) -> Vec<f32> {
+    host(variance).iter().map(|variance| 1.0 / (variance + epsilon as f32).sqrt()).collect()
 }
 
-impl Inference {
-    /// 1 / √(variance + ε) of each channel.
-    fn inverse_deviations(&self, variance: &Host) -> Vec<f32> {
-        host(variance).iter().map(|variance| 1.0 / (variance + self.epsilon as f32).sqrt()).collect()
-    }
-
-    /// Maps from centred values, with these summands.
-    fn maps(&self, gamma: &Host, variance: &Host, summands: impl Iterator<Item = f32>) -> Vec<Affine> {
-        let scales = host(gamma).iter().zip(self.inverse_deviations(variance));
-        let map = |((gamma, inverse), constant)| Affine { factors: [gamma * inverse, 0.0], constant };
-        scales.zip(summands).map(map).collect()
-    }
+/// Maps from centred values, with these summands.
+fn maps(gamma: &Host, inverse: &[f32], summands: impl Iterator<Item = f32>) -> Vec<Affine> {
+    let map = |((gamma, inverse), constant): ((&f32, &f32), f32)| Affine {
+        factors: [gamma * inverse, 0.0],
+        constant,
+    };
+    host(gamma).iter().zip(inverse).zip(summands).map(map).collect()
 }
 
-impl Operation<5, 5> for Inference {
-    type Saved = ();
-
-    fn forward(&self, [x, gamma, beta, mean, variance]: [Host; 5]) -> (Host, ()) {
-        let maps = self.maps(&gamma, &variance, host(&beta).iter().copied());
-        let input = Centred { values: host(&x), centres: Some(host(&mean)) };
-        let output = batch_norm::apply(&maps, input, None, Relu::None, dims(&x));
-        (tensor(output, x.shape()), ())
-    }
-
-    /// The statistics are constants.
-    fn backward(&self, read: [Host; 5], (): (), grad: Host, wanted: [bool; 5]) -> [Option<Host>; 5] {
+/// The normalised batch and the backward pass, from the batch, gamma, beta, the running mean and the running variance.
+pub fn inference(
+    epsilon: f64,
+    [x, gamma, beta, mean, variance]: [Host; 5],
+) -> (Host, impl Backward<Flex, 5, 5>) {
+    let maps_of = maps(&gamma, &inverse_deviations(epsilon, &variance), host(&beta).iter().copied());
+    let input = Centred { values: host(&x), centres: Some(host(&mean)) };
+    let output = batch_norm::apply(&maps_of, input, None, Relu::None, dims(&x));
+    // The statistics are constants.
+    let backward = move |read: [Host; 5], grad: Host, wanted: [bool; 5]| {
         let [x, gamma, _, mean, variance] = &read;
         let dims = dims(x);
         let gradient = Centred { values: host(&grad), centres: None };
         let mut for_x = Vec::new();
         if wanted[0] {
-            let maps = self.maps(gamma, variance, std::iter::repeat(0.0));
+            let maps = maps(gamma, &inverse_deviations(epsilon, variance), std::iter::repeat(0.0));
             for_x = batch_norm::apply(&maps, gradient, None, Relu::None, dims);
         }
         let (mut for_gamma, mut for_beta) = (Vec::new(), Vec::new());
@@ -53,12 +46,13 @@ impl Operation<5, 5> for Inference {
         if wanted[1] || wanted[2] {
             let input = Centred { values: host(x), centres: Some(host(mean)) };
             let sums = batch_norm::sums(gradient, input, None, dims);
-            let inverse = self.inverse_deviations(variance);
+            let inverse = inverse_deviations(epsilon, variance);
             for_gamma =
                 sums.iter().zip(inverse).map(|([_, along], inverse)| *along as f32 * inverse).collect();
             for_beta = sums.iter().map(|[sum, _]| *sum as f32).collect();
         }
         let all = [for_x, for_gamma, for_beta, Vec::new(), Vec::new()];
         shaped(all, &read, [wanted[0], wanted[1], wanted[2], false, false])
-    }
+    };
+    (tensor(output, x.shape()), backward)
 }

@@ -17,7 +17,7 @@ use burn::backend::{
     autodiff::checkpoint::strategy::BalancedCheckpointing, tensor::FloatTensor,
 };
 use burn::tensor::{DType, Shape, Tensor};
-use kernels::autodiff::{self, Gradients, Saved, Upstream};
+use kernels::autodiff;
 
 /// Settings of a normalisation.
 #[derive(Clone, Debug)]
@@ -31,7 +31,6 @@ pub struct Settings {
 }
 
 /// What backward needs besides the batch and gamma: the settings, and the statistics of all ranks' batches.
-#[derive(Clone, Debug)]
 struct State {
     settings: Settings,
     /// The mean is `anchor + offset`, because one f32 cannot represent a mean of 1e4 with a deviation of 1e-2
@@ -59,10 +58,16 @@ where
         + DispatchKindConversion<Autodiff<B, BalancedCheckpointing>>,
 {
     let mut moments = None;
-    let output = autodiff::run(inputs, |inputs| {
+    let output = autodiff::run::<B, _, 3, 2, D>(inputs, |inputs| {
         let (output, of_all, state) = normalise(inputs.map(Tensor::from_primitive::<B>), settings);
         moments = Some(of_all);
-        Some((output.try_into_primitive::<B>().ok()?, state))
+        // The gradient of the input, if it is requested, needs one all-reduce.
+        let backward = move |read: [FloatTensor<B>; 2], gradient, wanted: [bool; 3]| {
+            let read = read.map(Tensor::from_primitive::<B>);
+            let gradients = state.backward(read, Tensor::from_primitive::<B>(gradient), wanted[0]);
+            gradients.map(|gradient| gradient?.try_into_primitive::<B>().ok())
+        };
+        Some((output.try_into_primitive::<B>().ok()?, backward))
     })?;
     Some((output, moments?))
 }
@@ -95,18 +100,6 @@ fn normalise([x, gamma, beta]: [Tensor<1>; 3], settings: &Settings) -> (Tensor<1
     };
     let moments = [state.anchor.clone() + state.offset.clone(), variance];
     (reshaped(erased(output.cast(dtype)), shape), moments.map(|tensor| tensor.reshape([channels])), state)
-}
-
-impl<B: Backend> Saved<B, 3, 2> for State
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    /// The gradient of the input, if it is requested, needs one all-reduce.
-    fn gradients(self, Upstream { gradient, wanted, read }: Upstream<B, 3, 2>) -> Gradients<B, 3> {
-        let read = read.map(Tensor::from_primitive::<B>);
-        let gradients = self.backward(read, Tensor::from_primitive::<B>(gradient), wanted[0]);
-        gradients.map(|gradient| gradient?.try_into_primitive::<B>().ok())
-    }
 }
 
 impl State {

@@ -16,7 +16,7 @@ pub(crate) use convert::convert;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
-use activated::{Activated, Activation};
+use activated::{Activation, activated};
 use burn::backend::Flex;
 use burn::config::Config;
 use burn::module::RunningState;
@@ -26,14 +26,13 @@ use burn::tensor::{
     DType, Device, FloatDType, Tensor, assert_shape,
     module::{batch_norm, batch_norm_train},
 };
-use inference::Inference;
+use inference::inference;
 use kernel::Settings;
 use kernels::{
     host_tensor::{is_flex, is_host},
     layers::{operation, relu, relu_max_pool, relu_max_pool_windows},
 };
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, OnceLock};
 
 /// Variance of a batch of `n` values per channel that updates the running variance.
 ///
@@ -177,18 +176,20 @@ impl SyncBatchNorm {
     fn forward_activated<const D: usize>(&self, input: Tensor<D>, activation: Activation) -> Tensor<D> {
         let solo = ProcessGroup::solo();
         let (group, device) = (self.group.as_ref().unwrap_or(&solo), input.device());
-        let moments = Arc::<OnceLock<_>>::default();
-        let activated =
-            Activated { settings: self.settings(&input, group), activation, moments: moments.clone() };
+        let (settings, mut moments) = (self.settings(&input, group), None);
         // With 16-bit inputs, the parameters have that type, too.
         let [gamma, beta] = [&self.norm.gamma, &self.norm.beta]
             .map(|parameter| parameter.val().cast(FloatDType::F32).into_dispatch());
-        let output = operation::run(activated, [input.into_dispatch(), gamma, beta]);
-        if let Some([mean, variance]) = moments.get()
+        let output = operation::run([input.into_dispatch(), gamma, beta], |inputs| {
+            let (output, of_all, backward) = activated(settings, activation, inputs);
+            moments = Some(of_all);
+            (output, backward)
+        });
+        if let Some([mean, variance]) = moments
             && group.failure().is_none()
         {
-            self.update_on_host(&self.norm.running_mean, mean, &device);
-            self.update_on_host(&self.norm.running_var, variance, &device);
+            self.update_on_host(&self.norm.running_mean, &mean, &device);
+            self.update_on_host(&self.norm.running_var, &variance, &device);
         }
         output
     }
@@ -210,8 +211,8 @@ impl SyncBatchNorm {
         let output = if is_host(&input) {
             let others = [gamma, beta, mean, variance].map(Tensor::into_dispatch);
             let [gamma, beta, mean, variance] = others;
-            let inference = Inference { epsilon: norm.epsilon };
-            operation::run(inference, [input.into_dispatch(), gamma, beta, mean, variance])
+            let inputs = [input.into_dispatch(), gamma, beta, mean, variance];
+            operation::run(inputs, |inputs| inference(norm.epsilon, inputs))
         } else {
             batch_norm(input, gamma, beta, mean, variance, norm.epsilon)
         };

@@ -11,7 +11,7 @@ use burn::backend::{
     autodiff::checkpoint::strategy::BalancedCheckpointing, tensor::FloatTensor,
 };
 use burn::tensor::{Tensor, TensorData};
-use kernels::autodiff::{self, Gradients, Saved, Upstream};
+use kernels::autodiff;
 
 /// Runs the collective outside any graph. Returns zeros if the group fails, which keeps the error.
 pub(crate) fn exchange<const D: usize>(tensor: Tensor<D>, of: &Exchange) -> Tensor<D> {
@@ -69,24 +69,14 @@ where
         + DispatchKindConversion<Autodiff<B>>
         + DispatchKindConversion<Autodiff<B, BalancedCheckpointing>>,
 {
-    autodiff::run([tensor], |[tensor]| {
+    autodiff::run::<B, _, 1, 0, D>([tensor], |[tensor]| {
         let result = exchange(Tensor::<D>::from_primitive::<B>(tensor), &of);
-        Some((result.try_into_primitive::<B>().ok()?, Recorded::<D>(of)))
+        let backward = move |[]: [_; 0], gradient, _: [bool; 1]| {
+            [of.kind.backward().and_then(|kind| {
+                let of = Exchange { kind, ..of };
+                exchange(Tensor::<D>::from_primitive::<B>(gradient), &of).try_into_primitive::<B>().ok()
+            })]
+        };
+        Some((result.try_into_primitive::<B>().ok()?, backward))
     })
-}
-
-#[derive(Clone, Debug)]
-struct Recorded<const D: usize>(Exchange);
-
-impl<B: Backend, const D: usize> Saved<B, 1> for Recorded<D>
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    fn gradients(self, Upstream { gradient, .. }: Upstream<B, 1>) -> Gradients<B, 1> {
-        let kind = self.0.kind.backward();
-        [kind.and_then(|kind| {
-            let of = Exchange { kind, ..self.0 };
-            exchange(Tensor::<D>::from_primitive::<B>(gradient), &of).try_into_primitive::<B>().ok()
-        })]
-    }
 }

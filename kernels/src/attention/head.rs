@@ -1,6 +1,5 @@
 //! One head of one sequence.
 
-use super::Mask;
 use crate::{
     dropout::Dropout,
     exp::exp,
@@ -20,8 +19,8 @@ pub struct Head<'a> {
     pub causal: bool,
     /// Factor of the scores.
     pub scale: f32,
-    /// Mask of the sequence, `[queries, keys]` or `[1, keys]`.
-    pub mask: Option<Mask<'a>>,
+    /// Masked scores of the sequence, `[queries, keys]` or `[1, keys]`, and their value.
+    pub mask: Option<(&'a [bool], f32)>,
     /// Dropout, and number of the head.
     pub dropout: Option<(Dropout, usize)>,
 }
@@ -123,6 +122,14 @@ impl Head<'_> {
         }
     }
 
+    /// The masked scores of a query, and their value.
+    fn mask(&self, query: usize) -> Option<(&[bool], f32)> {
+        self.mask.map(|(masked, fill)| {
+            let start = query * self.keys % masked.len().max(1);
+            (&masked[start..][..self.keys], fill)
+        })
+    }
+
     /// Number of keys that a query sees.
     fn seen(&self, query: usize) -> usize {
         if self.causal { query + 1 } else { self.keys }
@@ -155,9 +162,9 @@ multiversion!(
     fn softmax(head: &Head<'_>, rows: &mut [f32]) {
         for (query, row) in rows.chunks_exact_mut(head.keys.max(1)).enumerate() {
             let seen = &mut row[..head.seen(query)];
-            if let Some(mask) = head.mask {
-                for (score, masked) in seen.iter_mut().zip(mask.row(query, head.keys)) {
-                    *score = if *masked { mask.fill } else { *score };
+            if let Some((masked, fill)) = head.mask(query) {
+                for (score, masked) in seen.iter_mut().zip(masked) {
+                    *score = if *masked { fill } else { *score };
                 }
             }
             let most = largest(seen);
@@ -207,8 +214,8 @@ multiversion!(
             for (score, weight) in seen.iter_mut().zip(weights) {
                 *score = weight.abs() * (*score - mean);
             }
-            if let Some(mask) = head.mask {
-                for (score, masked) in seen.iter_mut().zip(mask.row(query, head.keys)) {
+            if let Some((masked, _)) = head.mask(query) {
+                for (score, masked) in seen.iter_mut().zip(masked) {
                     *score = if *masked { 0.0 } else { *score };
                 }
             }

@@ -10,15 +10,15 @@ use crate::{
     product::Matrix,
 };
 use head::{Head, Workspace};
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Sizes and options of attention.
 ///
 /// The inputs are queries, `[batch, queries, width]`, keys and values, `[batch, keys, width]`. One input, the output of a
 /// linear layer, `[batch × time, 3 × width]`, means causal self-attention, in which a position sees itself and earlier ones;
 /// `queries` and `keys` are then both the time.
-#[derive(Clone, Copy, Debug)]
-pub struct Attention<'a> {
+#[derive(Clone, Debug)]
+pub struct Attention {
     /// Sequences.
     pub batch: usize,
     /// Queries of a sequence.
@@ -30,16 +30,16 @@ pub struct Attention<'a> {
     /// Values of a position, a multiple of `heads`.
     pub width: usize,
     /// Scores that are replaced.
-    pub mask: Option<Mask<'a>>,
+    pub mask: Option<Mask>,
     /// Dropout of the attention weights, in rows of one head of one sequence.
     pub dropout: Option<Dropout>,
 }
 
 /// Replacement of scores before the softmax.
-#[derive(Clone, Copy, Debug)]
-pub struct Mask<'a> {
+#[derive(Clone, Debug)]
+pub struct Mask {
     /// Whether a score is replaced, `[batch, queries, keys]`, or `[batch, 1, keys]` for all queries.
-    pub masked: &'a [bool],
+    pub masked: Arc<[bool]>,
     /// The value of these scores.
     pub fill: f32,
 }
@@ -55,17 +55,9 @@ pub struct Forward {
     pub signed: Vec<f32>,
 }
 
-impl<'a> Mask<'a> {
-    /// Mask of a query.
-    fn row(&self, query: usize, keys: usize) -> &'a [bool] {
-        let start = query * keys % self.masked.len().max(1);
-        &self.masked[start..][..keys]
-    }
-}
-
 /// The inputs of [`Attention`].
 struct Inputs<'a> {
-    of: &'a Attention<'a>,
+    of: &'a Attention,
     slices: &'a [&'a [f32]],
 }
 
@@ -108,15 +100,15 @@ impl Inputs<'_> {
 
     /// A head of a sequence.
     fn head(&self, sequence: usize, head: usize) -> Head<'_> {
-        let Attention { batch, queries, keys, heads, mask, dropout, .. } = *self.of;
+        let Attention { batch, queries, keys, heads, ref mask, dropout, .. } = *self.of;
         Head {
             queries,
             keys,
             causal: self.is_packed(),
             scale: ((self.of.width / self.of.heads) as f32).powf(-0.5),
-            mask: mask.map(|mask| {
-                let len = mask.masked.len() / batch;
-                Mask { masked: &mask.masked[sequence * len..][..len], ..mask }
+            mask: mask.as_ref().map(|Mask { masked, fill }| {
+                let len = masked.len() / batch;
+                (&masked[sequence * len..][..len], *fill)
             }),
             dropout: dropout.map(|dropout| (dropout, sequence * heads + head)),
         }
@@ -124,7 +116,7 @@ impl Inputs<'_> {
 
     /// Numbers of values of the context and of the weights.
     fn check(&self) -> [usize; 2] {
-        let Attention { batch, queries, keys, heads, width, mask, .. } = *self.of;
+        let Attention { batch, queries, keys, heads, width, ref mask, .. } = *self.of;
         assert!(heads > 0 && width.is_multiple_of(heads), "width is a multiple of heads");
         let len = |shape: &[usize]| values(shape).expect("values that fit in memory");
         let lens = [queries, keys, keys].map(|rows| len(&[batch, rows, width]));
@@ -142,7 +134,7 @@ impl Inputs<'_> {
     }
 }
 
-impl Attention<'_> {
+impl Attention {
     /// Context and attention weights.
     ///
     /// Scores have the factor 1 / √(head width).

@@ -10,11 +10,8 @@ const KEY: [u8; 32] = [9; 32];
 
 /// Arguments of attention.
 struct Case {
-    /// Without the mask.
-    of: Attention<'static>,
+    of: Attention,
     prob: f64,
-    masked: Option<Vec<bool>>,
-    fill: f32,
     /// Queries, keys and values.
     inputs: [Vec<f32>; 3],
     gradient: Vec<f32>,
@@ -28,8 +25,6 @@ impl Case {
         Self {
             of: Attention { batch, queries, keys, heads, width, mask: None, dropout },
             prob,
-            masked: None,
-            fill: 0.0,
             inputs: [(1, queries), (2, keys), (3, keys)]
                 .map(|(seed, rows)| noise(seed, batch * rows * width)),
             gradient: noise(4, batch * queries * width),
@@ -40,18 +35,16 @@ impl Case {
     /// Masks a third of the scores.
     fn mask(&mut self, rows: usize, fill: f32) {
         let masked = noise(5, self.of.batch * rows * self.of.keys);
-        self.masked = Some(masked.iter().map(|value| *value < -0.33).collect());
-        self.fill = fill;
+        self.of.mask = Some(Mask { masked: masked.iter().map(|value| *value < -0.33).collect(), fill });
     }
 
     /// Context, weights and the gradients of queries, keys and values.
     fn results(&self) -> [Vec<f32>; 5] {
-        let mask = self.masked.as_ref().map(|masked| Mask { masked, fill: self.fill });
-        let of = Attention { mask, ..self.of };
         let inputs = self.inputs.each_ref().map(Vec::as_slice);
-        let Forward { context, weights, signed } = of.forward(&inputs);
+        let Forward { context, weights, signed } = self.of.forward(&inputs);
         let saved = if self.of.dropout.is_some() { &signed } else { &weights };
-        let [query, key, value] = of.backward(&inputs, saved, (&self.gradient, self.for_weights.as_deref()));
+        let [query, key, value] =
+            self.of.backward(&inputs, saved, (&self.gradient, self.for_weights.as_deref()));
         [context, weights, query, key, value]
     }
 
@@ -70,10 +63,10 @@ impl Case {
             .map(Tensor::require_grad);
         let [query, key, value] = leaves.each_ref().map(|leaf| leaf.clone().swap_dims(1, 2));
         let mut scores = query.matmul(key.transpose()) * ((width / heads) as f32).powf(-0.5);
-        if let Some(masked) = &self.masked {
+        if let Some(Mask { masked, fill }) = &self.of.mask {
             let shape = [batch, 1, masked.len() / (batch * keys), keys];
-            let masked = Tensor::<4, Bool>::from_data(TensorData::new(masked.clone(), shape), &device);
-            scores = scores.mask_fill(masked.expand(square), self.fill);
+            let masked = Tensor::<4, Bool>::from_data(TensorData::new(masked.to_vec(), shape), &device);
+            scores = scores.mask_fill(masked.expand(square), *fill);
         }
         let kept = Kept::draw(batch * heads, queries * keys, self.prob, KEY);
         let kept = kept.scale(&vec![1.0; square.iter().product()]);
@@ -127,14 +120,14 @@ fn rows_without_a_finite_score_and_nan_give_nan() {
     everywhere(|what| {
         let nans = |case: &Case| case.results()[0].iter().map(|value| value.is_nan()).collect::<Vec<_>>();
         let mut case = Case::new([2, 3, 4, 1, 2], 0.0);
-        case.masked = Some((0..24).map(|at| (16..20).contains(&at)).collect());
-        case.fill = f32::NEG_INFINITY;
+        let mask = |fill| Mask { masked: (0..24).map(|at| (16..20).contains(&at)).collect(), fill };
+        case.of.mask = Some(mask(f32::NEG_INFINITY));
         // The second query of the second sequence.
         assert_eq!(nans(&case), (0..12).map(|at| (8..10).contains(&at)).collect::<Vec<_>>(), "{what}");
-        case.fill = f32::MIN;
+        case.of.mask = Some(mask(f32::MIN));
         assert_eq!(nans(&case), [false; 12], "{what}");
         for value in [f32::NAN, f32::INFINITY] {
-            case.masked = None;
+            case.of.mask = None;
             case.inputs[0][4] = value;
             // The third query of the first sequence.
             assert_eq!(nans(&case), (0..12).map(|at| (4..6).contains(&at)).collect::<Vec<_>>(), "{what}");

@@ -5,7 +5,7 @@ use super::{
     many::buffers,
     tensors::{elements, empty, exact, is_indexable, kernels, on_cuda, product, run},
 };
-use crate::autodiff::{Gradients, Saved, Upstream};
+use crate::autodiff::Backward;
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
@@ -225,11 +225,7 @@ pub(crate) fn causal_attention(
     run([rows.clone().into_dispatch()], |[rows]| forward(rows, sizes))
 }
 
-/// The sizes; and queries (scaled), keys, values and weights.
-type State = (Sizes, [FloatTensor<Cube>; 4]);
-
-/// The context and what backward reads.
-fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, State)> {
+fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, impl Backward<Cube, 1>)> {
     if !is_indexable(sizes.weights().num_elements()) || !on_cuda(std::slice::from_ref(&rows)) {
         return None;
     }
@@ -242,24 +238,27 @@ fn forward(rows: FloatTensor<Cube>, sizes: Sizes) -> Option<(FloatTensor<Cube>, 
     };
     let part = sizes.part();
     let shapes = [sizes.rows(1), part.clone(), part.clone(), part, sizes.weights()];
+    // Scaled queries, keys, values and weights.
     let [context, saved @ ..] = kernels("causal attention", [rows], shapes, run);
-    Some((context, (sizes, saved)))
+    Some((context, move |[]: [_; 0], upstream, _| gradient(sizes, saved, upstream).map(Some)))
 }
 
-impl Saved<Cube, 1> for State {
-    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 1>) -> Gradients<Cube, 1> {
-        let (sizes, [query, key, value, weights]) = self;
-        let run = move |tensors: [_; 5]| {
-            let [query, key, value, weights, upstream] = tensors.map(exact);
-            let [upstream] = sizes.split(upstream, 1.0);
-            let for_value = product(transposed(&weights), upstream.clone())?;
-            let for_weights = product(upstream, transposed(&value))?;
-            let for_scores = sizes.softmax_gradients(weights, for_weights);
-            let for_query = product(for_scores.clone(), key)?;
-            let for_key = product(transposed(&for_scores), query)?;
-            Ok([sizes.join([for_query, for_key, for_value], sizes.scale())])
-        };
-        let inputs = [query, key, value, weights, upstream];
-        kernels("causal attention gradient", inputs, [sizes.rows(3)], run).map(Some)
-    }
+/// Gradient of the rows, from queries (scaled), keys, values and weights.
+fn gradient(
+    sizes: Sizes,
+    [query, key, value, weights]: [FloatTensor<Cube>; 4],
+    upstream: FloatTensor<Cube>,
+) -> [FloatTensor<Cube>; 1] {
+    let run = move |tensors: [_; 5]| {
+        let [query, key, value, weights, upstream] = tensors.map(exact);
+        let [upstream] = sizes.split(upstream, 1.0);
+        let for_value = product(transposed(&weights), upstream.clone())?;
+        let for_weights = product(upstream, transposed(&value))?;
+        let for_scores = sizes.softmax_gradients(weights, for_weights);
+        let for_query = product(for_scores.clone(), key)?;
+        let for_key = product(transposed(&for_scores), query)?;
+        Ok([sizes.join([for_query, for_key, for_value], sizes.scale())])
+    };
+    let inputs = [query, key, value, weights, upstream];
+    kernels("causal attention gradient", inputs, [sizes.rows(3)], run)
 }

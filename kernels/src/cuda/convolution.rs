@@ -8,11 +8,7 @@ use super::{
     block::{THREADS, blocks, blocks_for, dim},
     tensors::{elements, empty, kernels, on_cuda, product, run},
 };
-use crate::{
-    autodiff::{self, Gradients, Upstream},
-    conv,
-    layers::padding::padding,
-};
+use crate::{autodiff::Backward, conv, layers::padding::padding};
 use burn::backend::{
     Autodiff, Cube, ExecutionError, TensorMetadata,
     ops::{ConvOptions, ModuleOps},
@@ -29,62 +25,42 @@ use burn_cubecl::{
 /// Maximum number of gathered inputs: 64 MiB. For more of them, Burn's choice of an algorithm matters more than launches.
 const MOST_COLUMNS: usize = 1 << 24;
 
-/// Sizes of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Geometry {
-    channels: usize,
-    size: [usize; 2],
-    kernel: [usize; 2],
-    outputs: [usize; 2],
-    stride: [usize; 2],
-    /// Padding before and after rows and columns.
-    padding: [[usize; 2]; 2],
-    dilation: [usize; 2],
-}
-
-impl Geometry {
-    /// `None` if the kernel does not cover the layer.
-    fn new(layer: &Conv2d, x: [usize; 4], weight: [usize; 4]) -> Option<Self> {
+impl conv::Shape {
+    /// The shape of a layer's convolution, for any numbers of images and filters; `None` if the kernels do not cover it.
+    fn of(layer: &Conv2d, x: [usize; 4], weight: [usize; 4]) -> Option<Self> {
         let Conv2d { stride, dilation, groups, .. } = *layer;
-        let ([_, channels, size @ ..], [_, _, kernel @ ..]) = (x, weight);
-        if groups != 1 {
-            return None;
-        }
+        let ([_, _, size @ ..], [_, _, kernel @ ..]) = (x, weight);
         let padding = padding(&layer.padding, size, kernel, stride);
-        let [images, _, outputs @ ..] = conv::Shape::new(x, weight, padding, stride, dilation)?.outputs();
-        let geometry = Self { channels, size, kernel, outputs, stride, padding, dilation };
-        let columns = [images, outputs[0], outputs[1], geometry.columns()];
-        let columns = columns.into_iter().try_fold(1, usize::checked_mul)?;
-        (columns <= MOST_COLUMNS).then_some(geometry)
+        let shape = Self::new(x, weight, padding, stride, dilation).filter(|_| groups == 1)?;
+        let [images, _, rows, columns] = shape.outputs();
+        let gathered =
+            [images, rows, columns, shape.columns()].into_iter().try_fold(1, usize::checked_mul)?;
+        (gathered <= MOST_COLUMNS).then_some(Self { batch: 1, filters: 1, ..shape })
     }
 
     fn options(&self) -> ConvOptions<2> {
-        ConvOptions::new_with_padding(self.stride, self.padding.map(Into::into), self.dilation, 1)
-    }
-
-    /// Inputs of an output.
-    fn inputs(&self) -> usize {
-        self.channels * self.kernel[0] * self.kernel[1]
+        let padding = [0, 1].map(|axis| (self.padding[axis], self.after[axis]));
+        ConvOptions::new_with_padding(self.stride, padding, self.dilation, 1)
     }
 
     /// Columns of the gathered inputs: with the bias's, and zeros up to a multiple of four, for vectors.
     fn columns(&self) -> usize {
-        (self.inputs() + 1).next_multiple_of(4)
+        (self.taps() + 1).next_multiple_of(4)
     }
 }
 
 /// Gathers the inputs of each output, `[images, outputs, columns]`.
 #[cube(launch_unchecked)]
-fn gather_inputs(x: &[f32], strides: Sequence<usize>, columns: &mut [f32], #[comptime] of: Geometry) {
+fn gather_inputs(x: &[f32], strides: Sequence<usize>, columns: &mut [f32], #[comptime] of: conv::Shape) {
     let at = ABSOLUTE_POS;
     if at < columns.len() {
-        let pixels = comptime![of.outputs[0] * of.outputs[1]];
+        let pixels = comptime![of.output[0] * of.output[1]];
         let row = at / comptime![of.columns()];
         let column = at - row * comptime![of.columns()];
         let image = row / pixels;
         let output = row - image * pixels;
-        let output_y = output / comptime![of.outputs[1]];
-        let output_x = output - output_y * comptime![of.outputs[1]];
+        let output_y = output / comptime![of.output[1]];
+        let output_x = output - output_y * comptime![of.output[1]];
         let channel = column / comptime![of.kernel[0] * of.kernel[1]];
         let tap = column - channel * comptime![of.kernel[0] * of.kernel[1]];
         let tap_y = tap / comptime![of.kernel[1]];
@@ -92,9 +68,9 @@ fn gather_inputs(x: &[f32], strides: Sequence<usize>, columns: &mut [f32], #[com
         // In the padded image.
         let y = output_y * comptime![of.stride[0]] + tap_y * comptime![of.dilation[0]];
         let x_ = output_x * comptime![of.stride[1]] + tap_x * comptime![of.dilation[1]];
-        let (top, left) = comptime![(of.padding[0][0], of.padding[1][0])];
+        let (top, left) = comptime![(of.padding[0], of.padding[1])];
         let (bottom, right) = comptime![(top + of.size[0], left + of.size[1])];
-        let inputs = comptime![of.inputs()];
+        let inputs = comptime![of.taps()];
         let mut value = select(column == inputs, 1.0f32, 0.0f32);
         if column < inputs && y >= top && y < bottom && x_ >= left && x_ < right {
             let place = image * strides[0] + channel * strides[1];
@@ -147,9 +123,13 @@ fn add_images(
 }
 
 /// Gradients of weight and bias, from the images and the outputs' gradients with any strides.
-fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<[CubeTensor; 2], ExecutionError> {
+fn gradients(
+    x: CubeTensor,
+    upstream: CubeTensor,
+    of: conv::Shape,
+) -> Result<[CubeTensor; 2], ExecutionError> {
     let [images, filters] = [0, 1].map(|dim| upstream.shape()[dim]);
-    let outputs = of.outputs[0] * of.outputs[1];
+    let outputs = of.output[0] * of.output[1];
     let columns = empty(&x, Shape::new([images, outputs, of.columns()]));
     let weight = empty(&x, Shape::new([filters, of.channels, of.kernel[0], of.kernel[1]]));
     let bias = empty(&x, Shape::new([filters]));
@@ -180,14 +160,14 @@ fn gradients(x: CubeTensor, upstream: CubeTensor, of: Geometry) -> Result<[CubeT
     unsafe {
         add_images::launch_unchecked(
             &client,
-            blocks((filters * (of.inputs() + 1)).div_ceil(ELEMENTS)),
+            blocks((filters * (of.taps() + 1)).div_ceil(ELEMENTS)),
             dim(),
             all.into_buffer_arg(),
             of_all,
             images,
             weight.clone().into_buffer_arg(),
             bias.clone().into_buffer_arg(),
-            of.inputs(),
+            of.taps(),
         );
     }
     Ok([weight, bias])
@@ -205,40 +185,35 @@ pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     if !on_cuda(&values) {
         return None;
     }
-    let geometry = Geometry::new(layer, values[0].shape().dims(), values[1].shape().dims())?;
-    let forward = |x: FloatTensor<Cube>, weight: FloatTensor<Cube>, bias| {
-        let output = Cube::conv2d(x.clone(), weight.clone(), bias, geometry.options());
-        Some((output, Saved { geometry, x, weight }))
-    };
+    let shape = conv::Shape::of(layer, values[0].shape().dims(), values[1].shape().dims())?;
     let (x, weight) = (x.clone().into_dispatch(), layer.weight.val().into_dispatch());
     match &layer.bias {
         Some(bias) => {
-            run([x, weight, bias.val().into_dispatch()], |[x, weight, bias]| forward(x, weight, Some(bias)))
+            let inputs = [x, weight, bias.val().into_dispatch()];
+            run(inputs, |[x, weight, bias]| Some(forward::<3>(x, weight, Some(bias), shape)))
         }
-        None => run([x, weight], |[x, weight]| forward(x, weight, None)),
+        None => run([x, weight], |[x, weight]| Some(forward::<2>(x, weight, None, shape))),
     }
 }
 
-/// What backward reads.
-#[derive(Clone, Debug)]
-struct Saved {
-    geometry: Geometry,
+/// The output, and the backward pass with `N` inputs.
+fn forward<const N: usize>(
     x: FloatTensor<Cube>,
     weight: FloatTensor<Cube>,
-}
-
-impl<const N: usize> autodiff::Saved<Cube, N> for Saved {
-    fn gradients(self, upstream: Upstream<Cube, N>) -> Gradients<Cube, N> {
-        let (Saved { geometry, x, weight }, Upstream { gradient: upstream, wanted, .. }) = (self, upstream);
-        let for_x = wanted[0].then(|| {
-            Cube::conv2d_x_backward(x.clone(), weight.clone(), upstream.clone(), geometry.options())
-        });
+    bias: Option<FloatTensor<Cube>>,
+    shape: conv::Shape,
+) -> (FloatTensor<Cube>, impl Backward<Cube, N>) {
+    let output = Cube::conv2d(x.clone(), weight.clone(), bias, shape.options());
+    let backward = move |[]: [_; 0], upstream: FloatTensor<Cube>, wanted: [bool; N]| {
+        let for_x = wanted[0]
+            .then(|| Cube::conv2d_x_backward(x.clone(), weight.clone(), upstream.clone(), shape.options()));
         let mut results = vec![for_x];
         if wanted[1..].contains(&true) {
-            let run = move |[x, upstream]: [_; 2]| gradients(x, upstream, geometry);
+            let run = move |[x, upstream]: [_; 2]| gradients(x, upstream, shape);
             let shapes = [weight.shape(), Shape::new([weight.shape()[0]])];
             results.extend(kernels("convolution gradients", [x, upstream], shapes, run).map(Some));
         }
         std::array::from_fn(|at| results.get_mut(at).and_then(Option::take))
-    }
+    };
+    (output, backward)
 }

@@ -4,7 +4,6 @@ use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
     tensors::{elements, empty, exact, kernels, on_cuda, run},
 };
-use crate::autodiff::{Gradients, Saved, Upstream};
 use burn::backend::{
     Cube, TensorMetadata,
     tensor::{FloatTensor, IntTensor},
@@ -133,38 +132,24 @@ pub(crate) fn cross_entropy(
 ) -> Option<(Tensor<1>, Tensor<1>)> {
     let mut totals = None;
     let mean = run([logits.clone().into_dispatch()], |[logits]| {
-        let (mean, sums, state) = losses(logits, targets, smoothing)?;
+        let targets = targets.clone().inner().try_into_primitive::<Cube>().ok()?;
+        let same_device = logits.client.device() == targets.client.device();
+        let fits = targets.dtype() == DType::I32 && logits.shape()[1] <= MOST_CLASSES;
+        if !(same_device && fits && on_cuda(std::slice::from_ref(&logits))) {
+            return None;
+        }
+        let [mean, sums, normalizers @ ..] = losses(logits.clone(), targets.clone(), smoothing);
         totals = Some(Tensor::from_primitive::<Cube>(sums));
-        Some((mean, state))
+        Some((mean, move |[]: [_; 0], upstream, _| {
+            [Some(gradient(logits, targets, normalizers, upstream, smoothing))]
+        }))
     })?;
     Some((mean, totals?))
 }
 
-/// What backward reads.
-#[derive(Clone, Debug)]
-struct State {
-    /// `[batch, classes]`
-    logits: FloatTensor<Cube>,
-    /// `[batch]`
-    targets: IntTensor<Cube>,
-    /// Largest logit and logarithm of the sum of exponentials, `[batch]` each.
-    normalizers: [FloatTensor<Cube>; 2],
-    smoothing: f32,
-}
-
-/// Mean loss, totals and state.
-fn losses(
-    logits: FloatTensor<Cube>,
-    targets: &Tensor<1, Int>,
-    smoothing: f32,
-) -> Option<(FloatTensor<Cube>, FloatTensor<Cube>, State)> {
-    let targets = targets.clone().inner().try_into_primitive::<Cube>().ok()?;
-    let same_device = logits.client.device() == targets.client.device();
-    let fits = targets.dtype() == DType::I32 && logits.shape()[1] <= MOST_CLASSES;
-    if !(same_device && fits && on_cuda(std::slice::from_ref(&logits))) {
-        return None;
-    }
-    let shapes = [targets.shape(), targets.shape(), Shape::new([1]), Shape::new([2])];
+/// Mean loss, totals, and each sample's largest logit and logarithm of the sum of exponentials.
+fn losses(logits: FloatTensor<Cube>, targets: IntTensor<Cube>, smoothing: f32) -> [FloatTensor<Cube>; 4] {
+    let shapes = [Shape::new([1]), Shape::new([2]), targets.shape(), targets.shape()];
     let run = move |[logits, targets]: [_; 2]| {
         let ((logits, stride, classes), targets) = (rows(logits), exact(targets));
         let [largest, logarithms, losses, correct] = [(); 4].map(|()| empty(&logits, targets.shape()));
@@ -198,11 +183,9 @@ fn losses(
                 THREADS,
             );
         }
-        Ok([largest, logarithms, mean, totals])
+        Ok([mean, totals, largest, logarithms])
     };
-    let [largest, logarithms, mean, totals] =
-        kernels("cross-entropy", [logits.clone(), targets.clone()], shapes, run);
-    Some((mean, totals, State { logits, targets, normalizers: [largest, logarithms], smoothing }))
+    kernels("cross-entropy", [logits, targets], shapes, run)
 }
 
 /// A matrix with contiguous rows, the elements from one row to the next, and those of a row.
@@ -214,34 +197,39 @@ fn rows(matrix: CubeTensor) -> (CubeTensor, usize, usize) {
     (matrix, stride, columns)
 }
 
-impl Saved<Cube, 1> for State {
-    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 1>) -> Gradients<Cube, 1> {
-        let State { logits, targets, normalizers: [largest, logarithms], smoothing } = self;
-        let shapes = [logits.shape()];
-        let run = move |[logits, tensors @ ..]: [_; 5]| {
-            let (logits, stride, classes) = rows(logits);
-            let [targets, largest, logarithms, upstream] = tensors.map(exact);
-            let gradient = empty(&logits, logits.shape());
-            // SAFETY: every index is below the number of logits, or of samples.
-            unsafe {
-                logits_gradient::launch_unchecked(
-                    &logits.client.clone(),
-                    blocks_for(elements(&gradient)),
-                    dim(),
-                    logits.into_buffer_arg(),
-                    stride,
-                    classes,
-                    targets.into_buffer_arg(),
-                    largest.into_buffer_arg(),
-                    logarithms.into_buffer_arg(),
-                    upstream.into_buffer_arg(),
-                    gradient.clone().into_buffer_arg(),
-                    smoothing,
-                );
-            }
-            Ok([gradient])
-        };
-        let inputs = [logits, targets, largest, logarithms, upstream];
-        kernels("cross-entropy gradient", inputs, shapes, run).map(Some)
-    }
+/// Gradient of the logits.
+fn gradient(
+    logits: FloatTensor<Cube>,
+    targets: IntTensor<Cube>,
+    [largest, logarithms]: [FloatTensor<Cube>; 2],
+    upstream: FloatTensor<Cube>,
+    smoothing: f32,
+) -> FloatTensor<Cube> {
+    let shapes = [logits.shape()];
+    let run = move |[logits, tensors @ ..]: [_; 5]| {
+        let (logits, stride, classes) = rows(logits);
+        let [targets, largest, logarithms, upstream] = tensors.map(exact);
+        let gradient = empty(&logits, logits.shape());
+        // SAFETY: every index is below the number of logits, or of samples.
+        unsafe {
+            logits_gradient::launch_unchecked(
+                &logits.client.clone(),
+                blocks_for(elements(&gradient)),
+                dim(),
+                logits.into_buffer_arg(),
+                stride,
+                classes,
+                targets.into_buffer_arg(),
+                largest.into_buffer_arg(),
+                logarithms.into_buffer_arg(),
+                upstream.into_buffer_arg(),
+                gradient.clone().into_buffer_arg(),
+                smoothing,
+            );
+        }
+        Ok([gradient])
+    };
+    let inputs = [logits, targets, largest, logarithms, upstream];
+    let [gradient] = kernels("cross-entropy gradient", inputs, shapes, run);
+    gradient
 }

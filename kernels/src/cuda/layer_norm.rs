@@ -4,7 +4,7 @@ use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
     tensors::{elements, empty, empty_like, exact, kernels, on_cuda, run},
 };
-use crate::autodiff::{Gradients, Saved, Upstream};
+use crate::autodiff::Backward;
 use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::cubecl::{self, prelude::*};
@@ -141,16 +141,10 @@ pub(crate) fn layer_norm<const D: usize>(
     run([x.clone().into_dispatch(), gamma, beta], |inputs| forward(inputs, epsilon))
 }
 
-/// What backward reads.
-#[derive(Clone, Debug)]
-struct State {
-    x: FloatTensor<Cube>,
-    gamma: FloatTensor<Cube>,
-    /// Mean and inverse standard deviation of each row, `[rows]` each.
-    statistics: [FloatTensor<Cube>; 2],
-}
-
-fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<Cube>, State)> {
+fn forward(
+    inputs: [FloatTensor<Cube>; 3],
+    epsilon: f32,
+) -> Option<(FloatTensor<Cube>, impl Backward<Cube, 3>)> {
     if !on_cuda(&inputs) {
         return None;
     }
@@ -179,52 +173,53 @@ fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<
         Ok([output, means, inverse_deviations])
     };
     let shapes = [x.shape(), Shape::new([rows]), Shape::new([rows])];
-    let [output, means, inverse_deviations] =
-        kernels("layer norm", [x.clone(), gamma.clone(), beta], shapes, run);
-    Some((output, State { x, gamma, statistics: [means, inverse_deviations] }))
+    let [output, statistics @ ..] = kernels("layer norm", [x.clone(), gamma.clone(), beta], shapes, run);
+    Some((output, move |[]: [_; 0], upstream, _| gradients(x, gamma, statistics, upstream).map(Some)))
 }
 
-impl Saved<Cube, 3> for State {
-    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 3>) -> Gradients<Cube, 3> {
-        let State { x, gamma, statistics: [means, inverse_deviations] } = self;
-        let shapes = [x.shape(), gamma.shape(), gamma.shape()];
-        let run = |tensors: [_; 5]| {
-            let [x, gamma, means, inverse_deviations, upstream] = tensors.map(exact);
-            let (rows, width) = (elements(&means), elements(&gamma));
-            let rows_per_block = rows.div_ceil(BLOCKS);
-            let parts = rows.div_ceil(rows_per_block);
-            let partial = empty(&x, Shape::new([parts, 2, width]));
-            let for_x = empty_like(&x);
-            let [for_gamma, for_beta] = [(); 2].map(|()| empty_like(&gamma));
-            let client = x.client.clone();
-            // SAFETY: every index is below the length of its tensor.
-            unsafe {
-                row_gradients::launch_unchecked(
-                    &client,
-                    blocks(parts),
-                    dim(),
-                    x.into_buffer_arg(),
-                    gamma.into_buffer_arg(),
-                    means.into_buffer_arg(),
-                    inverse_deviations.into_buffer_arg(),
-                    upstream.into_buffer_arg(),
-                    for_x.clone().into_buffer_arg(),
-                    partial.clone().into_buffer_arg(),
-                    rows_per_block,
-                    THREADS,
-                );
-                add_partial::launch_unchecked(
-                    &client,
-                    blocks_for(2 * width),
-                    dim(),
-                    partial.into_buffer_arg(),
-                    for_gamma.clone().into_buffer_arg(),
-                    for_beta.clone().into_buffer_arg(),
-                );
-            }
-            Ok([for_x, for_gamma, for_beta])
-        };
-        let inputs = [x, gamma, means, inverse_deviations, upstream];
-        kernels("layer norm gradients", inputs, shapes, run).map(Some)
-    }
+/// Gradients of `x`, gamma and beta, from the mean and the inverse standard deviation of each row.
+fn gradients(
+    x: FloatTensor<Cube>,
+    gamma: FloatTensor<Cube>,
+    [means, inverse_deviations]: [FloatTensor<Cube>; 2],
+    upstream: FloatTensor<Cube>,
+) -> [FloatTensor<Cube>; 3] {
+    let shapes = [x.shape(), gamma.shape(), gamma.shape()];
+    let run = |tensors: [_; 5]| {
+        let [x, gamma, means, inverse_deviations, upstream] = tensors.map(exact);
+        let (rows, width) = (elements(&means), elements(&gamma));
+        let rows_per_block = rows.div_ceil(BLOCKS);
+        let parts = rows.div_ceil(rows_per_block);
+        let partial = empty(&x, Shape::new([parts, 2, width]));
+        let for_x = empty_like(&x);
+        let [for_gamma, for_beta] = [(); 2].map(|()| empty_like(&gamma));
+        let client = x.client.clone();
+        // SAFETY: every index is below the length of its tensor.
+        unsafe {
+            row_gradients::launch_unchecked(
+                &client,
+                blocks(parts),
+                dim(),
+                x.into_buffer_arg(),
+                gamma.into_buffer_arg(),
+                means.into_buffer_arg(),
+                inverse_deviations.into_buffer_arg(),
+                upstream.into_buffer_arg(),
+                for_x.clone().into_buffer_arg(),
+                partial.clone().into_buffer_arg(),
+                rows_per_block,
+                THREADS,
+            );
+            add_partial::launch_unchecked(
+                &client,
+                blocks_for(2 * width),
+                dim(),
+                partial.into_buffer_arg(),
+                for_gamma.clone().into_buffer_arg(),
+                for_beta.clone().into_buffer_arg(),
+            );
+        }
+        Ok([for_x, for_gamma, for_beta])
+    };
+    kernels("layer norm gradients", [x, gamma, means, inverse_deviations, upstream], shapes, run)
 }

@@ -1,7 +1,6 @@
 //! ReLU whose gradient is fused with the operations before it.
 
 use super::tensors::run;
-use crate::autodiff::{Gradients, Saved, Upstream};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::{Tensor, activation};
 
@@ -14,21 +13,16 @@ pub(crate) fn relu<const D: usize>(x: &Tensor<D>) -> Option<Tensor<D>> {
         return None;
     }
     run([x.clone().into_dispatch()], |[x]| {
-        let output = activation::relu(Tensor::<D>::from_primitive::<Cube>(x));
-        let output = output.try_into_primitive::<Cube>().ok()?;
-        Some((output.clone(), Output::<D>(output)))
+        let output =
+            activation::relu(Tensor::<D>::from_primitive::<Cube>(x)).try_into_primitive::<Cube>().ok()?;
+        let known = output.clone();
+        let backward = |[]: [FloatTensor<Cube>; 0], upstream, _: [bool; 1]| {
+            let [upstream, output] = [upstream, known].map(Tensor::<D>::from_primitive::<Cube>);
+            // Zeros that depend on the gradient.
+            let zeros = upstream.clone().clamp(0.0, 0.0);
+            let gradient = upstream.mask_fill(output.lower_equal(zeros), 0.0);
+            [gradient.try_into_primitive::<Cube>().ok()]
+        };
+        Some((output, backward))
     })
-}
-
-#[derive(Clone, Debug)]
-struct Output<const D: usize>(FloatTensor<Cube>);
-
-impl<const D: usize> Saved<Cube, 1> for Output<D> {
-    fn gradients(self, Upstream { gradient: upstream, .. }: Upstream<Cube, 1>) -> Gradients<Cube, 1> {
-        let [upstream, output] = [upstream, self.0].map(Tensor::<D>::from_primitive::<Cube>);
-        // Zeros that depend on the gradient.
-        let zeros = upstream.clone().clamp(0.0, 0.0);
-        let gradient = upstream.mask_fill(output.lower_equal(zeros), 0.0);
-        [gradient.try_into_primitive::<Cube>().ok()]
-    }
 }

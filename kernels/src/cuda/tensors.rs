@@ -5,7 +5,7 @@
 //! them. To ask for a tensor's memory (`resolve_tensor_float`) is to wait for both threads, except in
 //! [`after_queued`](super::after_queued).
 
-use crate::autodiff::{self, Saved};
+use crate::autodiff::{self, Backward};
 use burn::backend::{
     Cube, Dispatch, DispatchAutodiffContext, ExecutionError, GradientCheckpointingStrategy, StreamId,
     TensorMetadata,
@@ -40,9 +40,9 @@ pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
 }
 
 /// [`autodiff::run`] on CubeCL's devices; `None` with gradient checkpointing, which repeats Burn's operations only.
-pub(super) fn run<S: Saved<Cube, N>, const N: usize, const D: usize>(
+pub(super) fn run<F: Backward<Cube, N>, const N: usize, const D: usize>(
     inputs: [FloatTensor<Dispatch>; N],
-    forward: impl FnOnce([FloatTensor<Cube>; N]) -> Option<(FloatTensor<Cube>, S)>,
+    forward: impl FnOnce([FloatTensor<Cube>; N]) -> Option<(FloatTensor<Cube>, F)>,
 ) -> Option<Tensor<D>> {
     let is_repeated = |input: &FloatTensor<Dispatch>| {
         matches!(input.autodiff, DispatchAutodiffContext::Enabled(GradientCheckpointingStrategy::Balanced))

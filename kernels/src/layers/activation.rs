@@ -1,7 +1,7 @@
 //! Activation functions.
 
 use super::linear::linear;
-use super::operation::{self, Operation, shaped};
+use super::operation::{self, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::{activation as kernel, elementwise::map, leaky_relu as leaky};
 use burn::backend::TensorMetadata;
@@ -19,8 +19,7 @@ macro_rules! elementwise {
             values: |x, settings| map(x, x, move |x, _| ($value)(x, settings)),
             gradients: |read, gradient, settings| map(read, gradient, move |x, g| ($gradient)(x, g, settings)),
         };
-        let function = Elementwise::<{ elementwise!(@$read) }> { loops: &LOOPS, settings: $settings };
-        elementwise($x, $elsewhere, function)
+        elementwise::<_, { elementwise!(@$read) }>($x, $elsewhere, &LOOPS, $settings)
     }};
     (@input) => { 1 };
     (@output) => { 0 };
@@ -112,8 +111,17 @@ pub fn prelu<const D: usize>(layer: &PRelu, x: Tensor<D>) -> Tensor<D> {
 /// Multiplies negative values by one slope, or by that of their channel.
 fn with_slopes<const D: usize>(x: Tensor<D>, slopes: Tensor<1>) -> Tensor<D> {
     let axes = if slopes.dims() == [1] { 1 } else { 2 };
+    // Planes of this many values have the slopes in turn.
     let plane = x.dims()[axes..].iter().product();
-    operation::run(Leaky { plane }, [x.into_dispatch(), slopes.into_dispatch()])
+    operation::run([x.into_dispatch(), slopes.into_dispatch()], move |[x, slopes]| {
+        let output = leaky::scale(values(&x), values(&x), values(&slopes), plane);
+        let backward = move |read: [Host; 2], grad: Host, wanted: [bool; 2]| {
+            let ([x, slopes], grad) = (read.each_ref().map(values), values(&grad));
+            let for_slopes = wanted[1].then(|| leaky::slope_gradients(x, grad, slopes.len(), plane));
+            shaped([leaky::scale(x, grad, slopes, plane), for_slopes.unwrap_or_default()], &read, wanted)
+        };
+        (tensor(output, x.shape()), backward)
+    })
 }
 
 /// Computes `layer.forward(x)`.
@@ -123,64 +131,37 @@ pub fn swiglu<const D: usize>(layer: &SwiGlu, x: Tensor<D>) -> Tensor<D> {
         let [x, factor] = gated;
         return silu(x) * factor;
     }
-    operation::run(SiluProduct, gated.map(Tensor::into_dispatch))
-}
-
-/// `silu(x) × factor`.
-#[derive(Clone, Debug)]
-struct SiluProduct;
-
-impl Operation<2, 2> for SiluProduct {
-    type Saved = ();
-
-    fn forward(&self, [x, factor]: [Host; 2]) -> (Host, ()) {
-        (tensor(kernel::silu_product(values(&x), values(&factor)), x.shape()), ())
-    }
-
-    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
-        let [x, factor] = read.each_ref().map(values);
-        shaped(kernel::silu_product_gradients(x, factor, values(&grad)), &read, wanted)
-    }
-}
-
-/// Leaky ReLU of planes of `plane` values, which have the slopes in turn.
-#[derive(Clone, Debug)]
-struct Leaky {
-    plane: usize,
-}
-
-impl Operation<2, 2> for Leaky {
-    type Saved = ();
-
-    fn forward(&self, [x, slopes]: [Host; 2]) -> (Host, ()) {
-        let [values, slopes] = [&x, &slopes].map(values);
-        (tensor(leaky::scale(values, values, slopes, self.plane), x.shape()), ())
-    }
-
-    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
-        let ([x, slopes], grad) = (read.each_ref().map(values), values(&grad));
-        let for_slopes = wanted[1].then(|| leaky::slope_gradients(x, grad, slopes.len(), self.plane));
-        shaped([leaky::scale(x, grad, slopes, self.plane), for_slopes.unwrap_or_default()], &read, wanted)
-    }
+    operation::run(gated.map(Tensor::into_dispatch), |[x, factor]| {
+        let output = tensor(kernel::silu_product(values(&x), values(&factor)), x.shape());
+        (output, |read: [Host; 2], grad: Host, wanted| {
+            let [x, factor] = read.each_ref().map(values);
+            shaped(kernel::silu_product_gradients(x, factor, values(&grad)), &read, wanted)
+        })
+    })
 }
 
 /// A function of every value, computed on a CPU by its loops, and otherwise by `elsewhere`.
+///
+/// Backward reads the input if `R` is 1, and otherwise the output.
 fn elementwise<const D: usize, const R: usize>(
     x: Tensor<D>,
     elsewhere: impl FnOnce(Tensor<D>) -> Tensor<D>,
-    function: Elementwise<R>,
+    loops: &'static Loops,
+    settings: [f32; 2],
 ) -> Tensor<D> {
     if !is_host(&x) {
         return elsewhere(x);
     }
-    operation::run::<D, 1, R>(function, [x.into_dispatch()])
-}
-
-/// A function of every value, of which backward reads the input if `R` is 1, and otherwise the output.
-#[derive(Clone)]
-struct Elementwise<const R: usize> {
-    loops: &'static Loops,
-    settings: [f32; 2],
+    operation::run([x.into_dispatch()], move |[x]| {
+        let output = tensor((loops.values)(values(&x), settings), x.shape());
+        let saved = (R == 0).then(|| output.clone());
+        let backward = move |read: [Host; R], grad: Host, _: [bool; 1]| {
+            let known = read.into_iter().chain(saved).next();
+            let gradient = |known: Host| (loops.gradients)(values(&known), values(&grad), settings);
+            [known.map(|known| tensor(gradient(known), grad.shape()))]
+        };
+        (output, backward)
+    })
 }
 
 /// Loops over values and over gradients of the input.
@@ -193,19 +174,3 @@ struct Loops {
 
 /// From what backward reads, the gradient of the output, and settings.
 type Gradients = fn(&[f32], &[f32], [f32; 2]) -> Vec<f32>;
-
-impl<const R: usize> Operation<1, R> for Elementwise<R> {
-    /// The output, unless backward reads the input.
-    type Saved = Option<Host>;
-
-    fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
-        let output = tensor((self.loops.values)(values(&x), self.settings), x.shape());
-        (output.clone(), (R == 0).then_some(output))
-    }
-
-    fn backward(&self, read: [Host; R], output: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        let known = read.into_iter().chain(output).next();
-        let gradient = |known: Host| (self.loops.gradients)(values(&known), values(&grad), self.settings);
-        [known.map(|known| tensor(gradient(known), grad.shape()))]
-    }
-}

@@ -1,13 +1,12 @@
 //! Attention.
 
 use super::dropout::{drops, key as key_of_dropout};
-use super::operation::{self, Operation, shaped};
+use super::operation::{self, shaped};
 use crate::attention::{Attention, Forward, Mask};
 use crate::dropout;
 use crate::host_tensor::{Host, is_host, tensor, values};
 use burn::nn::Dropout;
 use burn::tensor::{Bool, DType, Tensor, activation::softmax};
-use std::sync::{Arc, OnceLock};
 
 /// Causal self-attention without dropout.
 ///
@@ -19,9 +18,14 @@ use std::sync::{Arc, OnceLock};
 pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize) -> Tensor<2> {
     let width = all.dims()[1] / 3;
     if is_host(&all) {
-        let sizes = [batch, time, time, heads, width];
-        let operator = Operator { sizes, mask: None, dropout: None, weights: None };
-        return operation::run(operator, [all.into_dispatch()]);
+        let kernel = Attention { batch, queries: time, keys: time, heads, width, mask: None, dropout: None };
+        return operation::run([all.into_dispatch()], move |[all]| {
+            let Forward { context, weights, .. } = kernel.forward(&[values(&all)]);
+            let context = tensor(context, [batch * time, width]);
+            (context, move |all: [Host; 1], grad: Host, wanted| {
+                gradients(&kernel, all, &weights, (values(&grad), None), wanted)
+            })
+        });
     }
     #[cfg(feature = "cuda")]
     if let Some(context) = crate::cuda::causal_attention(&all, [batch, time], heads) {
@@ -78,106 +82,52 @@ pub fn attention(
     weights_wanted: bool,
 ) -> (Tensor<3>, Option<Tensor<4>>) {
     let ([batch, queries, width], [_, keys, _]) = (query.dims(), key.dims());
-    let mask = mask.map(|mask| {
-        let masked: Vec<bool> = mask.masked.into_data().iter().collect();
-        (Arc::new(masked), mask.fill)
-    });
-    let operator = Operator {
-        sizes: [batch, queries, keys, heads, width],
-        mask,
+    let kernel = Attention {
+        batch,
+        queries,
+        keys,
+        heads,
+        width,
+        mask: mask.map(|mask| Mask { masked: mask.masked.into_data().iter().collect(), fill: mask.fill }),
         dropout: drops(dropout, &query).then(|| dropout::Dropout::new(dropout.prob, key_of_dropout())),
-        weights: weights_wanted.then(Arc::default),
     };
     let inputs = [query.into_dispatch(), key.into_dispatch(), value.into_dispatch()];
-    let context = operation::run(operator.clone(), inputs.clone());
-    let weights = weights_wanted.then(|| operation::run(WeightsOperator(operator), inputs));
+    let mut weights = None;
+    let context = operation::run(inputs.clone(), |inputs: [Host; 3]| {
+        let forward = kernel.forward(&inputs.each_ref().map(values));
+        let of_weights = |values| tensor(values, [batch, heads, queries, keys]);
+        let after_dropout = of_weights(forward.weights);
+        // Those before dropout, negative where they are dropped.
+        let signed =
+            if kernel.dropout.is_some() { of_weights(forward.signed) } else { after_dropout.clone() };
+        weights = weights_wanted.then(|| (after_dropout, signed.clone()));
+        let kernel = kernel.clone();
+        let backward = move |inputs: [Host; 3], grad: Host, wanted: [bool; 3]| {
+            gradients(&kernel, inputs, values(&signed), (values(&grad), None), wanted)
+        };
+        (tensor(forward.context, [batch, queries, width]), backward)
+    });
+    // A separate operation, whose gradients are not computed if the weights are not used.
+    let weights = weights.map(|(after_dropout, signed)| {
+        operation::run(inputs, move |_: [Host; 3]| {
+            (after_dropout, move |inputs: [Host; 3], grad: Host, wanted| {
+                let context = vec![0.0; batch * queries * width];
+                gradients(&kernel, inputs, values(&signed), (&context, Some(values(&grad))), wanted)
+            })
+        })
+    });
     (context, weights)
 }
 
-/// Attention with the inputs of the kernel.
-#[derive(Clone, Debug)]
-struct Operator {
-    /// Batch, queries, keys, heads and width.
-    sizes: [usize; 5],
-    mask: Option<(Arc<Vec<bool>>, f32)>,
-    dropout: Option<dropout::Dropout>,
-    /// Receives the weights, if they are wanted.
-    weights: Option<Arc<OnceLock<Weights>>>,
-}
-
-/// Attention weights, `[batch, heads, queries, keys]`.
-#[derive(Clone, Debug)]
-struct Weights {
-    after_dropout: Host,
-    /// Those before dropout, negative where they are dropped.
-    signed: Host,
-}
-
-impl Operator {
-    fn kernel(&self) -> Attention<'_> {
-        let [batch, queries, keys, heads, width] = self.sizes;
-        let mask = self.mask.as_ref().map(|(masked, fill)| Mask { masked, fill: *fill });
-        Attention { batch, queries, keys, heads, width, mask, dropout: self.dropout }
-    }
-
-    /// Gradients of the inputs, from those of the context and, optionally, of the weights.
-    fn gradients<const N: usize>(
-        &self,
-        inputs: [Host; N],
-        weights: &Host,
-        gradients: (&[f32], Option<&[f32]>),
-        wanted: [bool; N],
-    ) -> [Option<Host>; N] {
-        let slices = inputs.each_ref().map(values);
-        let mut gradients = self.kernel().backward(&slices, values(weights), gradients);
-        shaped(std::array::from_fn(|at| std::mem::take(&mut gradients[at])), &inputs, wanted)
-    }
-}
-
-impl<const N: usize> Operation<N, N> for Operator {
-    /// [`Weights::signed`].
-    type Saved = Host;
-
-    fn forward(&self, inputs: [Host; N]) -> (Host, Self::Saved) {
-        let [batch, queries, keys, heads, width] = self.sizes;
-        let Forward { context, weights, signed } = self.kernel().forward(&inputs.each_ref().map(values));
-        let of_weights = |values| tensor(values, [batch, heads, queries, keys]);
-        let after_dropout = of_weights(weights);
-        let signed = if self.dropout.is_some() { of_weights(signed) } else { after_dropout.clone() };
-        if let Some(weights) = &self.weights {
-            let _ = weights.set(Weights { after_dropout, signed: signed.clone() });
-        }
-        let output = match N {
-            1 => tensor(context, [batch * queries, width]),
-            _ => tensor(context, [batch, queries, width]),
-        };
-        (output, signed)
-    }
-
-    fn backward(&self, inputs: [Host; N], weights: Host, grad: Host, wanted: [bool; N]) -> [Option<Host>; N] {
-        self.gradients(inputs, &weights, (values(&grad), None), wanted)
-    }
-}
-
-/// The attention weights of an [`Operator`] that has computed them.
-///
-/// They are a separate operation, whose gradients are not computed if the weights are not used.
-#[derive(Clone, Debug)]
-struct WeightsOperator(Operator);
-
-impl Operation<3, 3> for WeightsOperator {
-    /// [`Weights::signed`].
-    type Saved = Host;
-
-    fn forward(&self, _: [Host; 3]) -> (Host, Host) {
-        let weights = self.0.weights.as_ref().and_then(|weights| weights.get());
-        let Weights { after_dropout, signed } = weights.expect("weights of the context").clone();
-        (after_dropout, signed)
-    }
-
-    fn backward(&self, inputs: [Host; 3], weights: Host, grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
-        let [batch, queries, _, _, width] = self.0.sizes;
-        let context = vec![0.0; batch * queries * width];
-        self.0.gradients(inputs, &weights, (&context, Some(values(&grad))), wanted)
-    }
+/// Gradients of the inputs, from those of the context and, optionally, of the weights.
+fn gradients<const N: usize>(
+    kernel: &Attention,
+    inputs: [Host; N],
+    weights: &[f32],
+    gradients: (&[f32], Option<&[f32]>),
+    wanted: [bool; N],
+) -> [Option<Host>; N] {
+    let slices = inputs.each_ref().map(values);
+    let mut gradients = kernel.backward(&slices, weights, gradients);
+    shaped(std::array::from_fn(|at| std::mem::take(&mut gradients[at])), &inputs, wanted)
 }

@@ -1,12 +1,11 @@
 //! Cross-entropy of classes.
 
-use super::operation::{self, Operation};
-use crate::cross_entropy::{CrossEntropy, Saved, Targets};
+use super::operation;
+use crate::cross_entropy::{CrossEntropy, Targets};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use burn::backend::TensorMetadata;
 use burn::nn::loss::CrossEntropyLoss;
 use burn::tensor::{Int, Tensor, assert_shape};
-use std::sync::Arc;
 
 /// Computes the mean loss `[1]` of logits `[batch, classes]` and targets `[batch]`, as `loss.forward`.
 ///
@@ -20,12 +19,17 @@ pub fn cross_entropy(loss: &CrossEntropyLoss, logits: Tensor<2>, targets: Tensor
             let [batch, classes] = logits.dims();
             assert_shape!(targets, [batch]);
             let kernel = CrossEntropy { classes, smoothing: loss.smoothing.unwrap_or_default() };
-            let targets: Vec<i64> = targets.into_data().iter().collect();
-            let weights = weights(loss, &targets);
-            operation::run(
-                Operator { kernel, targets: Arc::new((targets, weights)) },
-                [logits.into_dispatch()],
-            )
+            let classes: Vec<i64> = targets.into_data().iter().collect();
+            let weights = weights(loss, &classes);
+            operation::run([logits.into_dispatch()], move |[logits]| {
+                let targets = Targets { classes: &classes, weights: &weights };
+                let (loss, saved) = kernel.forward(values(&logits), targets);
+                (tensor(vec![loss], [1]), move |[logits]: [Host; 1], grad: Host, _| {
+                    let targets = Targets { classes: &classes, weights: &weights };
+                    let gradient = kernel.backward(values(&logits), targets, &saved, values(&grad)[0]);
+                    [Some(tensor(gradient, logits.shape()))]
+                })
+            })
         }
         None => loss.forward(logits, targets),
     }
@@ -55,33 +59,6 @@ fn weights(loss: &CrossEntropyLoss, targets: &[i64]) -> Vec<f32> {
 /// Whether the loss has no class weights and no padding.
 fn is_plain(loss: &CrossEntropyLoss) -> bool {
     loss.logits && loss.weights.is_none() && loss.pad_tokens.is_none()
-}
-
-#[derive(Clone, Debug)]
-struct Operator {
-    kernel: CrossEntropy,
-    /// Classes and weights.
-    targets: Arc<(Vec<i64>, Vec<f32>)>,
-}
-
-impl Operator {
-    fn targets(&self) -> Targets<'_> {
-        Targets { classes: &self.targets.0, weights: &self.targets.1 }
-    }
-}
-
-impl Operation<1, 1> for Operator {
-    type Saved = Saved;
-
-    fn forward(&self, [logits]: [Host; 1]) -> (Host, Saved) {
-        let (loss, saved) = self.kernel.forward(values(&logits), self.targets());
-        (tensor(vec![loss], [1]), saved)
-    }
-
-    fn backward(&self, [logits]: [Host; 1], saved: Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        let gradient = self.kernel.backward(values(&logits), self.targets(), &saved, values(&grad)[0]);
-        [Some(tensor(gradient, logits.shape()))]
-    }
 }
 
 /// The mean loss `[1]`, and `[loss summed over samples, correct answers]` without a graph.

@@ -1,6 +1,6 @@
 //! Dropout.
 
-use super::operation::{self, Operation};
+use super::operation;
 use crate::{
     dropout::{Kept, Key},
     host_tensor::{Host, is_host, tensor, values},
@@ -9,7 +9,6 @@ use crate::{
 use burn::backend::{Distribution, Flex, TensorMetadata, ops::FloatTensorOps};
 use burn::nn::Dropout;
 use burn::tensor::{FloatDType, Shape, Tensor};
-use std::sync::Arc;
 
 /// Computes `layer.forward(x)`.
 ///
@@ -19,31 +18,18 @@ pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
     if !drops(layer, &x) || !is_host(&x) {
         return layer.forward(x);
     }
-    operation::run(Operator { probability: layer.prob }, [x.into_dispatch()])
+    operation::run([x.into_dispatch()], |[x]| {
+        let shape = x.shape();
+        let kept = Kept::draw(shape[0], shape[1..].iter().product(), layer.prob, key());
+        (tensor(kept.scale(values(&x)), shape), move |[]: [Host; 0], grad: Host, _| {
+            [Some(tensor(kept.scale(values(&grad)), grad.shape()))]
+        })
+    })
 }
 
 /// Whether the layer drops values of `x`.
 pub(super) fn drops<const D: usize>(layer: &Dropout, x: &Tensor<D>) -> bool {
     layer.training.is_enabled() && x.device().is_autodiff() && layer.prob != 0.0
-}
-
-#[derive(Clone, Debug)]
-struct Operator {
-    probability: f64,
-}
-
-impl Operation<1, 0> for Operator {
-    type Saved = Arc<Kept>;
-
-    fn forward(&self, [x]: [Host; 1]) -> (Host, Arc<Kept>) {
-        let shape = x.shape();
-        let kept = Kept::draw(shape[0], shape[1..].iter().product(), self.probability, key());
-        (tensor(kept.scale(values(&x)), shape), Arc::new(kept))
-    }
-
-    fn backward(&self, []: [Host; 0], kept: Arc<Kept>, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        [Some(tensor(kept.scale(values(&grad)), grad.shape()))]
-    }
 }
 
 /// Key for ChaCha from the stream in scope, or from the device's generator, which `Device::seed` seeds.

@@ -1,11 +1,11 @@
 //! Layer, RMS and group normalisation.
 
 use super::linear::no_bias;
-use super::operation::{self, Operation, shaped};
+use super::operation::{self, shaped};
 use crate::group_norm;
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::layer_norm::{LayerNorm, Statistics};
-use burn::backend::TensorMetadata;
+use burn::backend::{Dispatch, TensorMetadata, tensor::FloatTensor};
 use burn::nn::{GroupNorm, InstanceNorm, RmsNorm};
 use burn::tensor::{DType, Tensor, assert_shape};
 
@@ -36,7 +36,8 @@ pub fn layer_norm<const D: usize>(
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }
     let kernel = LayerNorm { epsilon: epsilon as f32, centred: true };
-    operation::run(kernel, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
+    let inputs = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
+    normalise(kernel, inputs, LayerNorm::forward, LayerNorm::backward)
 }
 
 /// Computes `layer.forward(x)`. The kernel supports f32.
@@ -49,7 +50,8 @@ pub fn rms_norm<const D: usize>(layer: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
     assert_shape!(x, [.., width]);
     let kernel = LayerNorm { epsilon: layer.epsilon as f32, centred: false };
     let beta = no_bias(&x.device()).into_dispatch();
-    operation::run(kernel, [x.into_dispatch(), gamma.into_dispatch(), beta])
+    let inputs = [x.into_dispatch(), gamma.into_dispatch(), beta];
+    normalise(kernel, inputs, LayerNorm::forward, LayerNorm::backward)
 }
 
 /// Computes `layer.forward(x)` of `x`, `[batch, channels, …]`. The kernel supports f32.
@@ -68,7 +70,8 @@ pub fn group_norm<const D: usize>(layer: &GroupNorm, x: Tensor<D>) -> Tensor<D> 
         positions: x.dims()[2..].iter().product(),
         epsilon: layer.epsilon as f32,
     };
-    operation::run(kernel, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
+    let inputs = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
+    normalise(kernel, inputs, group_norm::GroupNorm::forward, group_norm::GroupNorm::backward)
 }
 
 /// Computes `layer.forward(x)`, as [`group_norm()`] with a group for each channel.
@@ -77,31 +80,23 @@ pub fn instance_norm<const D: usize>(layer: &InstanceNorm, x: Tensor<D>) -> Tens
     group_norm(&GroupNorm { gamma, beta, num_groups: num_channels, num_channels, epsilon, affine }, x)
 }
 
-/// Operations of `x`, gamma and beta.
-macro_rules! operations {
-    ($($kernel:ty),*) => {
-        $(
-            impl Operation<3, 3> for $kernel {
-                type Saved = Vec<Statistics>;
+/// Values and statistics, from `x`, gamma and beta.
+type Forward<K> = fn(&K, [&[f32]; 3]) -> (Vec<f32>, Vec<Statistics>);
 
-                fn forward(&self, inputs: [Host; 3]) -> (Host, Self::Saved) {
-                    let (output, statistics) = self.forward(inputs.each_ref().map(values));
-                    (tensor(output, inputs[0].shape()), statistics)
-                }
+/// Gradients of `x`, gamma and beta, from them, the statistics and the gradient of the values.
+type Backward<K> = fn(&K, [&[f32]; 3], &[Statistics], &[f32]) -> [Vec<f32>; 3];
 
-                fn backward(
-                    &self,
-                    read: [Host; 3],
-                    statistics: Self::Saved,
-                    grad: Host,
-                    wanted: [bool; 3],
-                ) -> [Option<Host>; 3] {
-                    let gradients = self.backward(read.each_ref().map(values), &statistics, values(&grad));
-                    shaped(gradients, &read, wanted)
-                }
-            }
-        )*
-    };
+/// An operation of `x`, gamma and beta.
+fn normalise<K: Copy + Send + 'static, const D: usize>(
+    kernel: K,
+    inputs: [FloatTensor<Dispatch>; 3],
+    forward: Forward<K>,
+    backward: Backward<K>,
+) -> Tensor<D> {
+    operation::run(inputs, |inputs: [Host; 3]| {
+        let (output, statistics) = forward(&kernel, inputs.each_ref().map(values));
+        (tensor(output, inputs[0].shape()), move |read: [Host; 3], grad: Host, wanted| {
+            shaped(backward(&kernel, read.each_ref().map(values), &statistics, values(&grad)), &read, wanted)
+        })
+    })
 }
-
-operations!(LayerNorm, group_norm::GroupNorm);

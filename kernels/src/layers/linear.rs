@@ -1,6 +1,6 @@
 //! The linear layer.
 
-use super::operation::{self, Operation};
+use super::operation;
 use crate::host_tensor::{Host, is_flex, tensor, typed_values as values};
 use crate::linear::{self, Value};
 use burn::backend::TensorMetadata;
@@ -20,7 +20,8 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     let [inputs, _] = weight.dims();
     assert_shape!(x, [.., inputs]);
     let bias = layer.bias.as_ref().map_or_else(|| no_bias(&x.device()).cast(x.dtype()), |bias| bias.val());
-    operation::run(Operator, [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()])
+    let inputs = [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()];
+    operation::run(inputs, |inputs| (forward(inputs), backward))
 }
 
 /// Without values, which the kernel takes for no bias.
@@ -28,38 +29,30 @@ pub(crate) fn no_bias(device: &Device) -> Tensor<1> {
     Tensor::empty([0], device)
 }
 
-#[derive(Clone, Debug)]
-struct Operator;
-
-impl Operation<3, 2> for Operator {
-    type Saved = ();
-
-    fn forward(&self, inputs: [Host; 3]) -> (Host, ()) {
-        let output = match inputs[0].dtype() {
-            DType::F16 => forward::<f16>(inputs),
-            DType::BF16 => forward::<bf16>(inputs),
-            _ => forward::<f32>(inputs),
-        };
-        (output, ())
-    }
-
-    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
-        match grad.dtype() {
-            DType::F16 => backward::<f16>(read, grad, wanted),
-            DType::BF16 => backward::<bf16>(read, grad, wanted),
-            _ => backward::<f32>(read, grad, wanted),
-        }
+fn forward(inputs: [Host; 3]) -> Host {
+    match inputs[0].dtype() {
+        DType::F16 => forward_of::<f16>(inputs),
+        DType::BF16 => forward_of::<bf16>(inputs),
+        _ => forward_of::<f32>(inputs),
     }
 }
 
-fn forward<T: Value + Element + Pod>([x, weight, bias]: [Host; 3]) -> Host {
+fn backward(read: [Host; 2], grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+    match grad.dtype() {
+        DType::F16 => backward_of::<f16>(read, grad, wanted),
+        DType::BF16 => backward_of::<bf16>(read, grad, wanted),
+        _ => backward_of::<f32>(read, grad, wanted),
+    }
+}
+
+fn forward_of<T: Value + Element + Pod>([x, weight, bias]: [Host; 3]) -> Host {
     let mut shape = x.shape();
     let last = shape.num_dims() - 1;
     shape[last] = weight.shape()[1];
     tensor(linear::forward::<T>(values(&x), values(&weight), values(&bias), shape[last]), shape)
 }
 
-fn backward<T: Value + Element + Pod>(
+fn backward_of<T: Value + Element + Pod>(
     [x, weight]: [Host; 2],
     grad: Host,
     wanted: [bool; 3],

@@ -1,6 +1,6 @@
 //! Losses of every value.
 
-use super::operation::{self, Operation, shaped};
+use super::operation::{self, shaped};
 use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::{
     elementwise::{map, total},
@@ -86,7 +86,7 @@ pub fn binary_cross_entropy<const D: usize>(
         false => loops!(probability, probability_slope),
     };
     let divisor = x.shape().num_elements() as f32;
-    operation::run(Pairs { loops, settings, divisor }, [x, targets.float()].map(Tensor::into_dispatch))
+    of_pairs([x, targets.float()], loops, settings, divisor)
 }
 
 /// The mean or sum of a function of errors, computed on a CPU by its loops, and otherwise by `elsewhere`.
@@ -102,8 +102,29 @@ fn of_errors<const D: usize>(
         Reduction::Sum if covered => 1.0,
         _ => return elsewhere([x, targets], reduction),
     };
-    let pairs = Pairs { loops, settings: [setting, 0.0], divisor };
-    operation::run(pairs, [x, targets].map(Tensor::into_dispatch))
+    of_pairs([x, targets], loops, [setting, 0.0], divisor)
+}
+
+/// The mean or sum of a function of pairs of values; `divisor` is the number of pairs for a mean, and 1 for a sum.
+///
+/// If the second values have a gradient, it is that of the first with the opposite sign.
+fn of_pairs<const D: usize>(
+    pairs: [Tensor<D>; 2],
+    loops: &'static Loops,
+    settings: [f32; 2],
+    divisor: f32,
+) -> Tensor<1> {
+    operation::run(pairs.map(Tensor::into_dispatch), move |[x, y]| {
+        let total = (loops.total)(values(&x), values(&y), settings);
+        (tensor(vec![total / divisor], [1]), move |inputs: [Host; 2], grad: Host, wanted: [bool; 2]| {
+            let [x, y] = inputs.each_ref().map(values);
+            let factor = values(&grad)[0] / divisor;
+            let gradient = |wanted, factor| {
+                if wanted { (loops.gradient)(x, y, factor, settings) } else { Vec::new() }
+            };
+            shaped([gradient(wanted[0], factor), gradient(wanted[1], -factor)], &inputs, wanted)
+        })
+    })
 }
 
 /// Loops over pairs of values.
@@ -116,32 +137,3 @@ struct Loops {
 
 /// Derivatives by the first values, from both values, times a factor.
 type Gradient = fn(&[f32], &[f32], f32, [f32; 2]) -> Vec<f32>;
-
-/// The mean or sum of a function of pairs of values.
-///
-/// If the second values have a gradient, it is that of the first with the opposite sign.
-#[derive(Clone)]
-struct Pairs {
-    loops: &'static Loops,
-    settings: [f32; 2],
-    /// Number of pairs for a mean, and 1 for a sum.
-    divisor: f32,
-}
-
-impl Operation<2, 2> for Pairs {
-    type Saved = ();
-
-    fn forward(&self, inputs: [Host; 2]) -> (Host, ()) {
-        let [x, y] = inputs.each_ref().map(values);
-        (tensor(vec![(self.loops.total)(x, y, self.settings) / self.divisor], [1]), ())
-    }
-
-    fn backward(&self, inputs: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
-        let [x, y] = inputs.each_ref().map(values);
-        let factor = values(&grad)[0] / self.divisor;
-        let gradient = |wanted, factor| {
-            if wanted { (self.loops.gradient)(x, y, factor, self.settings) } else { Vec::new() }
-        };
-        shaped([gradient(wanted[0], factor), gradient(wanted[1], -factor)], &inputs, wanted)
-    }
-}

@@ -1,6 +1,6 @@
 //! Max-pooling, optionally with ReLU, and average pooling.
 
-use super::operation::{self, Operation};
+use super::operation;
 use super::padding::{of_one_row, padding};
 use super::relu;
 use crate::host_tensor::{Host, is_host, tensor, values};
@@ -10,18 +10,22 @@ use burn::nn::{
     pool::{AdaptiveAvgPool1d, AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d},
 };
 use burn::tensor::Tensor;
-use std::sync::Arc;
 
 /// Computes `layer.forward(x)`.
 ///
 /// The kernels support windows without dilation, whose number is rounded down (`ceil_mode` is false).
 pub fn max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     if let Some(windows) = relu_max_pool_windows(layer, &x) {
-        return operation::run(windows.without_relu(), [x.into_dispatch()]);
+        return largest(windows.without_relu(), x);
     }
     let MaxPool2d { kernel_size, stride, ref padding, dilation, ceil_mode } = *layer;
     match spans(&x, kernel_size, stride, padding).filter(|_| dilation == [1, 1] && !ceil_mode) {
-        Some(spans) => operation::run(Pooling::Max(spans), [x.into_dispatch()]),
+        Some(spans) => operation::run([x.into_dispatch()], |[x]| {
+            let (output, taken) = spans.max(values(&x));
+            (tensor(output, spans.output()), move |[]: [Host; 0], grad: Host, _| {
+                [Some(tensor(spans.max_gradient(values(&grad), &taken), spans.input()))]
+            })
+        }),
         None => layer.forward(x),
     }
 }
@@ -31,7 +35,7 @@ pub fn max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
 /// It is one operation if the stride equals the windows' size and there is no padding.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     match relu_max_pool_windows(layer, &x) {
-        Some(windows) => operation::run(windows, [x.into_dispatch()]),
+        Some(windows) => largest(windows, x),
         // The same values and gradients as in the other order, from fewer elements.
         None => relu(max_pool(layer, x)),
     }
@@ -45,8 +49,7 @@ pub fn avg_pool(layer: &AvgPool2d, x: Tensor<4>) -> Tensor<4> {
     match spans(&x, kernel_size, stride, padding).filter(|_| !ceil_mode) {
         Some(spans) => {
             let area = kernel_size[0] * kernel_size[1];
-            let spans = if count_include_pad { spans.divided_by(area) } else { spans };
-            operation::run(Pooling::Mean(spans), [x.into_dispatch()])
+            means(if count_include_pad { spans.divided_by(area) } else { spans }, x)
         }
         None => layer.forward(x),
     }
@@ -55,7 +58,7 @@ pub fn avg_pool(layer: &AvgPool2d, x: Tensor<4>) -> Tensor<4> {
 /// Computes `layer.forward(x)`.
 pub fn adaptive_avg_pool(layer: &AdaptiveAvgPool2d, x: Tensor<4>) -> Tensor<4> {
     match is_host(&x).then(|| Spans::adaptive(x.dims(), layer.output_size)).flatten() {
-        Some(spans) => operation::run(Pooling::Mean(spans), [x.into_dispatch()]),
+        Some(spans) => means(spans, x),
         None => layer.forward(x),
     }
 }
@@ -111,48 +114,23 @@ pub(super) fn side_by_side(layer: &MaxPool2d) -> bool {
         && !layer.ceil_mode
 }
 
-impl Operation<1, 0> for Windows {
-    /// Index of each pooled value within its window.
-    type Saved = Arc<Vec<u8>>;
-
-    fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
-        let (output, taken) = pool::forward(values(&x), self);
-        (tensor(output, self.output()), Arc::new(taken))
-    }
-
-    fn backward(&self, []: [Host; 0], taken: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        [Some(tensor(pool::backward(values(&grad), &taken, self), self.input()))]
-    }
+/// The largest value of each window.
+fn largest(windows: Windows, x: Tensor<4>) -> Tensor<4> {
+    operation::run([x.into_dispatch()], |[x]| {
+        let (output, taken) = pool::forward(values(&x), &windows);
+        (tensor(output, windows.output()), move |[]: [Host; 0], grad: Host, _| {
+            [Some(tensor(pool::backward(values(&grad), &taken, &windows), windows.input()))]
+        })
+    })
 }
 
-/// The maximum or mean of windows that may overlap.
-#[derive(Clone, Debug)]
-enum Pooling {
-    Max(Spans),
-    Mean(Spans),
-}
-
-impl Operation<1, 0> for Pooling {
-    /// Position of each maximum in its plane.
-    type Saved = Arc<Vec<u32>>;
-
-    fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
-        let (Self::Max(spans) | Self::Mean(spans)) = self;
-        let (output, taken) = match self {
-            Self::Max(spans) => spans.max(values(&x)),
-            Self::Mean(spans) => (spans.mean(values(&x)), Vec::new()),
-        };
-        (tensor(output, spans.output()), Arc::new(taken))
-    }
-
-    fn backward(&self, []: [Host; 0], taken: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        let (Self::Max(spans) | Self::Mean(spans)) = self;
-        let gradient = match self {
-            Self::Max(spans) => spans.max_gradient(values(&grad), &taken),
-            Self::Mean(spans) => spans.mean_gradient(values(&grad)),
-        };
-        [Some(tensor(gradient, spans.input()))]
-    }
+/// The mean of each window.
+fn means(spans: Spans, x: Tensor<4>) -> Tensor<4> {
+    operation::run([x.into_dispatch()], |[x]| {
+        (tensor(spans.mean(values(&x)), spans.output()), move |[]: [Host; 0], grad: Host, _| {
+            [Some(tensor(spans.mean_gradient(values(&grad)), spans.input()))]
+        })
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Recurrent layers: all gates and all time steps in one operation.
 
 use super::linear::no_bias;
-use super::operation::{self, Operation, shaped};
+use super::operation::{self, shaped};
 use crate::host_tensor::{Host, is_host, part, tensor, values};
 use crate::recurrent::{self, Recurrent, Sizes};
-use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps};
+use burn::backend::{Dispatch, Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
 use burn::nn::{BiGru, BiLstm, GateController, Gru, Lstm, LstmState, activation::Activation};
 use burn::tensor::Tensor;
 
@@ -30,8 +30,7 @@ pub fn lstm(layer: &Lstm, x: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<
     let kernel = recurrent::Lstm(Sizes { batch, time, inputs, hidden, reverse: layer.reverse });
     let [input, recurrent, state, cell] =
         [input, recurrent, first.clone(), cell].map(|matrix| matrix.into_dispatch());
-    let packed: Tensor<1> =
-        operation::run(kernel, [x.into_dispatch(), input, recurrent, bias.into_dispatch(), state, cell]);
+    let packed = run(kernel, [x.into_dispatch(), input, recurrent, bias.into_dispatch(), state, cell]);
     let states = batch * time * hidden;
     let output = packed.clone().narrow(0, 0, states).reshape([batch, time, hidden]);
     let cell = packed.narrow(0, states, batch * hidden).reshape([batch, hidden]);
@@ -99,7 +98,7 @@ fn directed_gru(layer: &Gru, x: Tensor<3>, state: Option<Tensor<2>>, reverse: bo
     let first = state.unwrap_or_else(|| Tensor::zeros([batch, hidden], &x.device()));
     let kernel = recurrent::Gru(Sizes { batch, time, inputs, hidden, reverse });
     let inputs = [x.into_dispatch(), input, recurrent, input_bias, recurrent_bias, first.into_dispatch()];
-    operation::run::<1, _, _>(kernel, inputs).reshape([batch, time, hidden])
+    run(kernel, inputs).reshape([batch, time, hidden])
 }
 
 /// Whether the kernels support the activations, of the gates first, and the tensors.
@@ -125,54 +124,29 @@ fn joined<const N: usize>(gates: [&GateController; N]) -> [(Tensor<2>, Option<Te
 /// Tensors along their last dimension. On a CPU, gradients are contiguous, unlike those of Burn's operation.
 fn side_by_side<const D: usize, const N: usize>(tensors: [Tensor<D>; N]) -> Tensor<D> {
     match tensors.iter().all(is_host) {
-        true => operation::run(SideBySide, tensors.map(Tensor::into_dispatch)),
+        true => operation::run(tensors.map(Tensor::into_dispatch), |inputs: [Host; N]| {
+            let lengths = inputs.each_ref().map(|input| input.shape()[D - 1]);
+            (Flex::float_cat(inputs.into(), D - 1), move |[]: [Host; 0], grad: Host, _| {
+                let mut end = 0;
+                lengths.map(|length| {
+                    end += length;
+                    Some(part(&grad, D - 1, end - length..end))
+                })
+            })
+        }),
         false => Tensor::cat(tensors.into(), D - 1),
     }
 }
 
-/// Tensors along their last dimension.
-#[derive(Clone)]
-struct SideBySide;
-
-impl<const N: usize> Operation<N, 0> for SideBySide {
-    /// Lengths of the last dimensions.
-    type Saved = [usize; N];
-
-    fn forward(&self, inputs: [Host; N]) -> (Host, [usize; N]) {
-        let axis = inputs[0].rank() - 1;
-        let lengths = inputs.each_ref().map(|input| input.shape()[axis]);
-        (Flex::float_cat(inputs.into(), axis), lengths)
-    }
-
-    fn backward(&self, _: [Host; 0], lengths: [usize; N], grad: Host, _: [bool; N]) -> [Option<Host>; N] {
-        let mut end = 0;
-        lengths.map(|length| {
-            end += length;
-            Some(part(&grad, grad.rank() - 1, end - length..end))
-        })
-    }
-}
-
-impl<R: Recurrent> Operation<6, 6> for R {
-    /// The output and what the kernel saves.
-    type Saved = (Host, Vec<f32>);
-
-    fn forward(&self, inputs: [Host; 6]) -> (Host, Self::Saved) {
-        let [outputs, saved] = Recurrent::forward(self, inputs.each_ref().map(values));
+/// The outputs of a layer.
+fn run<R: Recurrent>(layer: R, inputs: [FloatTensor<Dispatch>; 6]) -> Tensor<1> {
+    operation::run(inputs, |inputs: [Host; 6]| {
+        let [outputs, saved] = layer.forward(inputs.each_ref().map(values));
         let len = outputs.len();
         let outputs = tensor(outputs, [len]);
-        (outputs.clone(), (outputs, saved))
-    }
-
-    fn backward(
-        &self,
-        read: [Host; 6],
-        (outputs, saved): Self::Saved,
-        grad: Host,
-        wanted: [bool; 6],
-    ) -> [Option<Host>; 6] {
-        let both = [values(&outputs), values(&grad)];
-        let inputs = read.each_ref().map(values);
-        shaped(Recurrent::backward(self, inputs, both, &saved, wanted[0]), &read, wanted)
-    }
+        (outputs.clone(), move |read: [Host; 6], grad: Host, wanted: [bool; 6]| {
+            let (inputs, both) = (read.each_ref().map(values), [values(&outputs), values(&grad)]);
+            shaped(layer.backward(inputs, both, &saved, wanted[0]), &read, wanted)
+        })
+    })
 }

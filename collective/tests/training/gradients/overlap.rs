@@ -2,7 +2,7 @@
 
 use super::{bits, device, reduced, rows, tiny, with_reducer};
 use crate::common::{KINDS, Kind, options, world};
-use burn::backend::Flex;
+use burn::backend::{Flex, tensor::FloatTensor};
 use burn::module::Module;
 use burn::nn::{
     Linear, LinearConfig,
@@ -15,10 +15,7 @@ use burn_ddp_collective::{
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
     module_state, tensor,
 };
-use kernels::{
-    autodiff::{self, Gradients, Saved, Upstream},
-    layers,
-};
+use kernels::{autodiff, layers};
 use std::{
     sync::{Arc, Condvar, Mutex},
     time::Duration,
@@ -71,25 +68,20 @@ fn recorded(overlap: bool, log: &Arc<Log>) -> ReducerOptions {
     ReducerOptions { hook: Some(Arc::new(Recorder(log.clone()))), ..tiny(overlap) }
 }
 
-/// An operation that waits for an event in backward, and then records another.
-#[derive(Clone, Debug)]
-struct Gate {
-    log: Arc<Log>,
+/// Identity whose backward pass waits for an event, and then records another.
+fn gate<const D: usize>(
+    x: Tensor<D>,
+    log: &Arc<Log>,
     waits_for: &'static str,
     records: &'static str,
-}
-
-impl Saved<Flex, 1> for Gate {
-    fn gradients(self, Upstream { gradient, .. }: Upstream<Flex, 1>) -> Gradients<Flex, 1> {
-        self.log.expect(self.waits_for);
-        self.log.push(self.records);
+) -> Tensor<D> {
+    let log = log.clone();
+    let backward = move |[]: [FloatTensor<Flex>; 0], gradient, _: [bool; 1]| {
+        log.expect(waits_for);
+        log.push(records);
         [Some(gradient)]
-    }
-}
-
-/// Identity whose backward pass waits.
-fn gate<const D: usize>(x: Tensor<D>, gate: Gate) -> Tensor<D> {
-    autodiff::run::<Flex, Gate, 1, 0, D>([x.into_dispatch()], |[x]| Some((x, gate)))
+    };
+    autodiff::run::<Flex, _, 1, 0, D>([x.into_dispatch()], |[x]| Some((x, backward)))
         .expect("a tensor of Flex")
 }
 
@@ -119,11 +111,9 @@ fn buckets_are_reduced_during_backward() {
             for _ in 0..3 {
                 log.events.lock().unwrap().clear();
                 reduced(&mut reducer, &net, [3, 6], |net| {
-                    let gated =
-                        |x, waits_for, records| gate(x, Gate { log: log.clone(), waits_for, records });
                     let x = rows(3, 4, &device);
-                    let x = gated(net.a.forward(x).tanh(), "bucket 3", "backward leaves b");
-                    let x = gated(net.b.forward(x).tanh(), "bucket 1", "backward leaves c");
+                    let x = gate(net.a.forward(x).tanh(), &log, "bucket 3", "backward leaves b");
+                    let x = gate(net.b.forward(x).tanh(), &log, "bucket 1", "backward leaves c");
                     let grads = GradientsParams::from_grads(net.c.forward(x).mean().backward(), net);
                     log.push("backward is over");
                     grads
@@ -161,9 +151,8 @@ fn the_buckets_of_a_convolution_are_reduced_during_backward() {
         reduced(&mut reducer, &net, [2, 4], |net| {
             let x = layers::conv(&net.first, rows(2, 64, &device()).reshape([2, 1, 8, 8]));
             // Backward leaves the second convolution when its weight, in bucket 1, has been reduced.
-            let waits =
-                Gate { log: log.clone(), waits_for: "bucket 1", records: "backward leaves the second" };
-            let loss = layers::conv_relu(&net.second, gate(x, waits)).mean();
+            let x = gate(x, &log, "bucket 1", "backward leaves the second");
+            let loss = layers::conv_relu(&net.second, x).mean();
             GradientsParams::from_grads(loss.backward(), net)
         });
         assert_eq!(reducer.fallback(), None);

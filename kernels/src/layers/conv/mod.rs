@@ -1,25 +1,25 @@
 //! Convolution, optionally with ReLU and max-pooling, and transposed convolution.
 
-mod grouped;
 mod operation;
 #[cfg(test)]
 mod tests;
 
 use super::linear::no_bias;
-use super::operation as operations;
+use super::operation::run;
 use super::padding::{of_one_row, padding};
 use super::pool::{relu_max_pool, side_by_side};
 use super::relu;
+use crate::autodiff::Backward;
 use crate::conv::{Depthwise, Shape};
-use crate::host_tensor::is_flex;
+use crate::host_tensor::{Host, is_flex};
+use burn::backend::Flex;
 use burn::module::Param;
 use burn::nn::{
     conv::{Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d},
     pool::MaxPool2d,
 };
 use burn::tensor::{DType, FloatDType, Tensor};
-use grouped::Grouped;
-use operation::{Convolution, Epilogue, Transposed};
+use operation::{Epilogue, convolution, depthwise, grouped, transposed};
 
 /// Computes `layer.forward(x)`.
 ///
@@ -49,7 +49,9 @@ fn on_another_device(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// Computes `relu(layer.forward(x))`; see [`conv`].
 pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(Kernel::Whole(shape)) => run(layer, x, Convolution { shape, epilogue: Epilogue::Relu }),
+        Some(Kernel::Convolution { shape, groups: 1 }) => {
+            in_f32(x, layer.weight.val(), &layer.bias, |inputs| convolution(shape, Epilogue::Relu, inputs))
+        }
         _ => relu(conv(layer, x)),
     }
 }
@@ -60,8 +62,10 @@ pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     let covers = pool.kernel_size == [2, 2] && side_by_side(pool);
     match covers.then(|| covered(layer, &x)).flatten() {
-        Some(Kernel::Whole(shape)) if shape.outputs()[2..].iter().all(|&length| length > 1) => {
-            run(layer, x, Convolution { shape, epilogue: Epilogue::Pooled })
+        Some(Kernel::Convolution { shape, groups: 1 })
+            if shape.outputs()[2..].iter().all(|&length| length > 1) =>
+        {
+            in_f32(x, layer.weight.val(), &layer.bias, |inputs| convolution(shape, Epilogue::Pooled, inputs))
         }
         _ => relu_max_pool(pool, conv(layer, x)),
     }
@@ -74,12 +78,12 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
     let padding = padding(&of_one_row(&layer.padding), [1, length], [1, taps], stride);
     let (images, weights) = ([batch, channels, 1, length], [filters, inputs, 1, taps]);
     let kernel = Kernel::new(images, weights, padding, stride, dilation, layer.groups);
-    match kernel.filter(|_| is_covered(&x, &layer.weight)) {
-        Some(kernel) => {
+    match kernel {
+        Some(kernel) if is_covered(&x, &layer.weight) => {
             let (x, weight) = (x.unsqueeze_dim(2), layer.weight.val().unsqueeze_dim(2));
             kernel.run(x, weight, &layer.bias).squeeze_dim(2)
         }
-        None => layer.forward(x),
+        _ => layer.forward(x),
     }
 }
 
@@ -90,10 +94,8 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
     let ConvTranspose2d { stride, dilation, groups, padding, padding_out, .. } = *layer;
     let spans = [stride, dilation, padding, padding_out];
-    match Transposed::new(x.dims(), layer.weight.dims(), spans, groups) {
-        Some(each) if is_covered(&x, &layer.weight) => {
-            transposed(each, groups, x, layer.weight.val(), &layer.bias)
-        }
+    match Kernel::transposed(x.dims(), layer.weight.dims(), spans, groups) {
+        Some(kernel) if is_covered(&x, &layer.weight) => kernel.run(x, layer.weight.val(), &layer.bias),
         _ => layer.forward(x),
     }
 }
@@ -102,59 +104,30 @@ pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
 pub fn conv_transpose1d(layer: &ConvTranspose1d, x: Tensor<3>) -> Tensor<3> {
     let ([batch, channels, length], [inputs, filters, taps]) = (x.dims(), layer.weight.dims());
     let spans = [[1, layer.stride], [1, layer.dilation], [0, layer.padding], [0, layer.padding_out]];
-    match Transposed::new([batch, channels, 1, length], [inputs, filters, 1, taps], spans, layer.groups) {
-        Some(each) if is_covered(&x, &layer.weight) => {
+    let (images, weights) = ([batch, channels, 1, length], [inputs, filters, 1, taps]);
+    match Kernel::transposed(images, weights, spans, layer.groups) {
+        Some(kernel) if is_covered(&x, &layer.weight) => {
             let (x, weight) = (x.unsqueeze_dim(2), layer.weight.val().unsqueeze_dim(2));
-            transposed(each, layer.groups, x, weight, &layer.bias).squeeze_dim(2)
+            kernel.run(x, weight, &layer.bias).squeeze_dim(2)
         }
         _ => layer.forward(x),
     }
 }
 
-fn transposed(
-    each: Transposed,
-    groups: usize,
-    x: Tensor<4>,
-    weight: Tensor<4>,
-    bias: &Option<Param<Tensor<1>>>,
-) -> Tensor<4> {
-    match groups {
-        1 => in_f32(each, x, weight, bias),
-        groups => in_f32(Grouped { each, groups }, x, weight, bias),
-    }
-}
-
-fn run(layer: &Conv2d, x: Tensor<4>, operation: Convolution) -> Tensor<4> {
-    in_f32(operation, x, layer.weight.val(), &layer.bias)
-}
-
-/// The operation in f32; the result has the type of `x`.
-fn in_f32(
-    operation: impl operations::Operation<3, 2>,
-    x: Tensor<4>,
-    weight: Tensor<4>,
-    bias: &Option<Param<Tensor<1>>>,
-) -> Tensor<4> {
-    let (f32, dtype) = (FloatDType::F32, FloatDType::from(x.dtype()));
-    let bias = bias.as_ref().map_or_else(|| no_bias(&weight.device()), |bias| bias.val());
-    if dtype == f32 {
-        return operations::run(operation, [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()]);
-    }
-    let inputs =
-        [x.cast(f32).into_dispatch(), weight.cast(f32).into_dispatch(), bias.cast(f32).into_dispatch()];
-    operations::run::<4, _, _>(operation, inputs).cast(dtype)
-}
-
 /// How a convolution is computed.
 #[derive(Clone, Copy, Debug)]
 enum Kernel {
-    Whole(Shape),
-    Depthwise(Depthwise),
     /// A convolution of `shape` for each group.
-    Groups {
+    Convolution {
         shape: Shape,
         groups: usize,
     },
+    /// The gradient of the images of such convolutions.
+    Transposed {
+        shape: Shape,
+        groups: usize,
+    },
+    Depthwise(Depthwise),
 }
 
 impl Kernel {
@@ -168,10 +141,7 @@ impl Kernel {
         groups: usize,
     ) -> Option<Self> {
         let ([batch, channels, height, width], [filters, inputs, rows, columns]) = (images, weights);
-        if groups == 1 {
-            return Shape::new(images, weights, padding, stride, dilation).map(Kernel::Whole);
-        }
-        if groups == channels && inputs == 1 {
+        if groups > 1 && groups == channels && inputs == 1 {
             return Depthwise::new(images, weights, padding, stride, dilation).map(Kernel::Depthwise);
         }
         let divided = groups > 0 && channels == groups * inputs && filters.is_multiple_of(groups);
@@ -180,37 +150,13 @@ impl Kernel {
         }
         let (images, weights) = ([batch, inputs, height, width], [filters / groups, inputs, rows, columns]);
         let shape = Shape::new(images, weights, padding, stride, dilation)?;
-        Some(Kernel::Groups { shape, groups })
+        Some(Kernel::Convolution { shape, groups })
     }
 
-    fn run(self, x: Tensor<4>, weight: Tensor<4>, bias: &Option<Param<Tensor<1>>>) -> Tensor<4> {
-        match self {
-            Kernel::Whole(shape) => {
-                in_f32(Convolution { shape, epilogue: Epilogue::Nothing }, x, weight, bias)
-            }
-            Kernel::Depthwise(shape) => in_f32(shape, x, weight, bias),
-            Kernel::Groups { shape, groups } => {
-                let each = Convolution { shape, epilogue: Epilogue::Nothing };
-                in_f32(Grouped { each, groups }, x, weight, bias)
-            }
-        }
-    }
-}
-
-/// The kernel for a layer, if there is one.
-fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Kernel> {
-    let Conv2d { stride, dilation, groups, .. } = *layer;
-    let (images @ [.., height, width], weights @ [.., rows, columns]) = (x.dims(), layer.weight.dims());
-    let padding = padding(&layer.padding, [height, width], [rows, columns], stride);
-    let kernel =
-        is_covered(x, &layer.weight).then(|| Kernel::new(images, weights, padding, stride, dilation, groups));
-    kernel.flatten()
-}
-
-impl Transposed {
-    /// A group's transposed convolution of images and weights, `[channels, filters / groups, rows, columns]`, if the kernels
-    /// support it; `spans` are stride, dilation, padding and output padding.
-    fn new(
+    /// The kernel for a transposed convolution, if there is one.
+    ///
+    /// Weights are `[channels, filters / groups, rows, columns]`; `spans` are stride, dilation, padding and output padding.
+    fn transposed(
         images: [usize; 4],
         weights: [usize; 4],
         [stride, dilation, padding, padding_out]: [[usize; 2]; 4],
@@ -227,12 +173,65 @@ impl Transposed {
         };
         let outputs = [batch, filters * groups, length(0, height, rows)?, length(1, width, columns)?];
         match Kernel::new(outputs, weights, padding.map(|zeros| [zeros; 2]), stride, dilation, groups)? {
-            Kernel::Whole(shape) | Kernel::Groups { shape, .. } => {
-                (shape.outputs()[2..] == [height, width]).then_some(Self(shape))
+            Kernel::Convolution { shape, groups } if shape.outputs()[2..] == [height, width] => {
+                Some(Kernel::Transposed { shape, groups })
             }
-            Kernel::Depthwise(_) => None,
+            _ => None,
         }
     }
+
+    fn run(self, x: Tensor<4>, weight: Tensor<4>, bias: &Option<Param<Tensor<1>>>) -> Tensor<4> {
+        match self {
+            Kernel::Convolution { shape, groups } => {
+                in_groups(groups, x, weight, bias, |inputs| convolution(shape, Epilogue::Nothing, inputs))
+            }
+            Kernel::Transposed { shape, groups } => {
+                in_groups(groups, x, weight, bias, |inputs| transposed(shape, inputs))
+            }
+            Kernel::Depthwise(shape) => in_f32(x, weight, bias, |inputs| depthwise(shape, inputs)),
+        }
+    }
+}
+
+/// An operation for each group of channels in f32.
+fn in_groups<F: Backward<Flex, 3, 2>>(
+    groups: usize,
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    bias: &Option<Param<Tensor<1>>>,
+    each: impl Fn([Host; 3]) -> (Host, F),
+) -> Tensor<4> {
+    match groups {
+        1 => in_f32(x, weight, bias, each),
+        _ => in_f32(x, weight, bias, |inputs| grouped(groups, inputs, each)),
+    }
+}
+
+/// An operation of images, weights and bias in f32; the result has the type of `x`.
+fn in_f32<F: Backward<Flex, 3, 2>>(
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    bias: &Option<Param<Tensor<1>>>,
+    forward: impl FnOnce([Host; 3]) -> (Host, F),
+) -> Tensor<4> {
+    let (f32, dtype) = (FloatDType::F32, FloatDType::from(x.dtype()));
+    let bias = bias.as_ref().map_or_else(|| no_bias(&weight.device()), |bias| bias.val());
+    if dtype == f32 {
+        return run([x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()], forward);
+    }
+    let inputs =
+        [x.cast(f32).into_dispatch(), weight.cast(f32).into_dispatch(), bias.cast(f32).into_dispatch()];
+    run::<_, 4, _, _>(inputs, forward).cast(dtype)
+}
+
+/// The kernel for a layer, if there is one.
+fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Kernel> {
+    let Conv2d { stride, dilation, groups, .. } = *layer;
+    let (images @ [.., height, width], weights @ [.., rows, columns]) = (x.dims(), layer.weight.dims());
+    let padding = padding(&layer.padding, [height, width], [rows, columns], stride);
+    let kernel =
+        is_covered(x, &layer.weight).then(|| Kernel::new(images, weights, padding, stride, dilation, groups));
+    kernel.flatten()
 }
 
 /// Whether devices and types are those of the kernels.
