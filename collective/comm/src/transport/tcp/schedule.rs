@@ -155,6 +155,6 @@ pub trait Arithmetic {
     /// Reduces the parts of all ranks into `out`, which may be one of them.
     fn reduce(&mut self, reduction: Reduction, input: &dyn Fn(usize) -> Part, out: Part);
     /// Folds this rank's elements at `own` in the caller's buffer into the partials at `partials` in scratch:
-    /// [`fold_own`](crate::reduce::fold_own).
+    /// `reduce::fold_own`.
     fn fold(&mut self, reduction: Reduction, own: Range<usize>, partials: Range<usize>);
 }
