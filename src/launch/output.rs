@@ -45,18 +45,23 @@ impl Output {
         if self.is_inherited() { Stdio::inherit() } else { Stdio::piped() }
     }
 
-    /// The folder of a round's files, created if necessary; `None` if there are no files.
+    /// The folder of a round's files, if there are files.
     ///
     /// Each job has its own folder, which its machines may share.
+    fn folder(&self, round: &Round) -> Option<PathBuf> {
+        Some(self.dir.as_ref()?.join(&round.run_id).join(format!("attempt{}", round.restarts)))
+    }
+
+    /// Creates the folder of a round's files, if there are files, and prints it.
     ///
     /// # Errors
     /// If the folder cannot be created. The error names it.
-    pub fn folder(&self, round: &Round) -> Result<Option<PathBuf>> {
-        let Some(dir) = &self.dir else { return Ok(None) };
-        let folder = dir.join(&round.run_id).join(format!("attempt{}", round.restarts));
+    pub fn begin(&self, round: &Round) -> Result<()> {
+        let Some(folder) = self.folder(round) else { return Ok(()) };
         fs::create_dir_all(&folder)
             .with_context(|| format!("--log-dir: cannot create the folder {}", folder.display()))?;
-        Ok(Some(folder))
+        eprint_line(&format!("log files of this job: {}", folder.display()));
+        Ok(())
     }
 }
 
@@ -74,9 +79,9 @@ impl Listener {
     /// another process, the files of that are continued.
     ///
     /// # Errors
-    /// If a file or its folder cannot be created. The error names it.
+    /// If a file cannot be created. The error names it.
     pub fn start(child: &mut Child, rank: usize, output: &Output, round: &Round) -> Result<Self> {
-        let (mut listener, folder) = (Listener::default(), output.folder(round)?);
+        let (mut listener, folder) = (Listener::default(), output.folder(round));
         let (folder, replaces) = (folder.as_deref(), round.generation.number > 0);
         let out = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let err = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));

@@ -58,9 +58,7 @@ impl<'a> Ranks<'a> {
     /// # Errors
     /// If the program cannot be started or an output file or folder cannot be created. The error names it.
     pub fn start(job: &'a Job, round: &'a mut Round) -> Result<Self> {
-        if let Some(folder) = job.output.folder(round)? {
-            eprint_line(&format!("log files of this job: {}", folder.display()));
-        }
+        job.output.begin(round)?;
         let local_ranks = round.first_rank()..round.first_rank() + round.local_world_size();
         let (guard, began) = (Guard::start(), Instant::now());
         let mut ranks = Ranks { ranks: Vec::new(), guard, began, job, round, signalled: false, halted: None };
