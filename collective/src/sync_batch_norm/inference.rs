@@ -28,17 +28,18 @@ pub fn inference(
     epsilon: f64,
     [x, gamma, beta, mean, variance]: [Host; 5],
 ) -> (Host, impl Backward<Flex, 5, 5>) {
-    let maps_of = maps(&gamma, &inverse_deviations(epsilon, &variance), host(&beta).iter().copied());
+    let to_output = maps(&gamma, &inverse_deviations(epsilon, &variance), host(&beta).iter().copied());
     let input = Centred { values: host(&x), centres: Some(host(&mean)) };
-    let output = batch_norm::apply(&maps_of, input, None, Relu::None, dims(&x));
+    let output = batch_norm::apply(&to_output, input, None, Relu::None, dims(&x));
     // The statistics are constants.
     let backward = move |read: [Host; 5], grad: Host, wanted: [bool; 5]| {
         let [x, gamma, _, mean, variance] = &read;
         let dims = dims(x);
         let gradient = Centred { values: host(&grad), centres: None };
+        let inverse = inverse_deviations(epsilon, variance);
         let mut for_x = Vec::new();
         if wanted[0] {
-            let maps = maps(gamma, &inverse_deviations(epsilon, variance), std::iter::repeat(0.0));
+            let maps = maps(gamma, &inverse, std::iter::repeat(0.0));
             for_x = batch_norm::apply(&maps, gradient, None, Relu::None, dims);
         }
         let (mut for_gamma, mut for_beta) = (Vec::new(), Vec::new());
@@ -46,7 +47,6 @@ pub fn inference(
         if wanted[1] || wanted[2] {
             let input = Centred { values: host(x), centres: Some(host(mean)) };
             let sums = batch_norm::sums(gradient, input, None, dims);
-            let inverse = inverse_deviations(epsilon, variance);
             for_gamma =
                 sums.iter().zip(inverse).map(|([_, along], inverse)| *along as f32 * inverse).collect();
             for_beta = sums.iter().map(|[sum, _]| *sum as f32).collect();
