@@ -27,7 +27,7 @@ const MOST_COLUMNS: usize = 1 << 24;
 
 impl conv::Shape {
     /// The shape of a layer's convolution, for any numbers of images and filters; `None` if the kernels do not cover it.
-    fn of(layer: &Conv2d, x: [usize; 4], weight: [usize; 4]) -> Option<Self> {
+    fn from_layer(layer: &Conv2d, x: [usize; 4], weight: [usize; 4]) -> Option<Self> {
         let Conv2d { stride, dilation, groups, .. } = *layer;
         let ([_, _, size @ ..], [_, _, kernel @ ..]) = (x, weight);
         let padding = padding(&layer.padding, size, kernel, stride);
@@ -185,7 +185,7 @@ pub(crate) fn conv2d(layer: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
     if !on_cuda(&values) {
         return None;
     }
-    let shape = conv::Shape::of(layer, values[0].shape().dims(), values[1].shape().dims())?;
+    let shape = conv::Shape::from_layer(layer, values[0].shape().dims(), values[1].shape().dims())?;
     let (x, weight) = (x.clone().into_dispatch(), layer.weight.val().into_dispatch());
     match &layer.bias {
         Some(bias) => {

@@ -123,12 +123,12 @@ impl ProcessGroup {
         Ok(Work { result, early: None, group: self.shared.state.clone() })
     }
 
-    /// Compares the ranks' calls in the background and registers the result in `of`.
-    pub(super) fn compare(&self, spec: Call, of: DeviceCall) -> Result<Work<()>> {
+    /// Compares the ranks' calls in the background and registers the result in `device_call`.
+    pub(super) fn compare(&self, spec: Call, device_call: DeviceCall) -> Result<Work<()>> {
         self.start_in(None, move |group| {
             group.shared.run(spec, None, |comm, call| {
                 comm.barrier(call)?;
-                of.compared(call);
+                device_call.compared(call);
                 Ok(())
             })
         })
