@@ -30,11 +30,16 @@ pub fn sorted(outcome: &Outcome) -> Vec<&str> {
     lines
 }
 
-/// Waits until `done` returns true, with a deadline.
+/// Waits until `done` returns true, at most a minute.
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    wait_within(Duration::from_secs(60), what, done);
+}
+
+/// Waits until `done` returns true, at most this long.
+pub fn wait_within(limit: Duration, what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + limit;
     while !done() {
-        assert!(Instant::now() < deadline, "not within two minutes: {what}");
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::common::{
     self, Run, command, example_command, finish,
-    launched::{signal, steps, wait_until, wait_until_gone},
+    launched::{signal, steps, wait_until_gone, wait_within},
     mnist, processes_with, train,
 };
 use burn_ddp::{InitMethod, Options, ProcessGroup, SECRET, Secret};
-use std::{fs, net::TcpListener, process::Child};
+use std::{fs, net::TcpListener, process::Child, time::Duration};
 
 /// A run long enough to be interrupted.
 const LONG: &str = "--dataset subset --eval-limit 10 --epochs 200 --device cpu --progress plain";
@@ -167,7 +167,7 @@ fn long_run(marker: &str, flags: &str) -> (Run, Child, Vec<u32>) {
     let mut command = example_command("mnist_ddp", &format!("{LONG} {flags} --nproc-per-node 2"));
     command.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker);
     let child = command.spawn().expect("built");
-    wait_until("two steps", || steps(&run.path) > 1);
+    wait_within(Duration::from_secs(120), "two steps", || steps(&run.path) > 1);
     let launcher = child.id();
     let ranks = processes_with(marker).into_iter().filter(|&pid| pid != launcher).collect();
     (run, child, ranks)

@@ -3,7 +3,7 @@
 use super::mlflow_server::{Behaviour, Server};
 use crate::common::{
     self, Outcome, Run, example_command, finish,
-    launched::{signal, wait_until},
+    launched::{signal, wait_within},
     run_example,
 };
 use std::{
@@ -201,7 +201,7 @@ fn a_failed_and_a_stopped_run_have_their_status() {
     let (server, run) = (Server::start(Behaviour::default()), Run::new());
     let line = format!("{RUN} --mlflow {} --epochs 500 --run-dir {}", server.uri, run.path.display());
     let child = example_command("mnist_ddp", &line).spawn().expect("the program was built");
-    wait_until("points", || !server.points().is_empty());
+    wait_within(Duration::from_secs(120), "points", || !server.points().is_empty());
     signal(child.id(), libc::SIGINT);
     let outcome = finish(child);
     assert_eq!(outcome.code, Some(130), "{outcome:?}");

@@ -3,7 +3,7 @@
 use super::SMALL;
 use crate::common::{
     Run, example_command, finish,
-    launched::{signal, steps, wait_until, wait_until_gone},
+    launched::{signal, steps, wait_until_gone, wait_within},
     processes_with, train, trained,
 };
 use std::{
@@ -23,7 +23,7 @@ fn endless() -> String {
 fn started(marker: &str, flags: &str, run_dir: &Path) -> Child {
     let args = format!("--device cpu --progress plain {flags} --run-dir {}", run_dir.display());
     let child = example_command("mnist_ddp", &args).env("BURN_DDP_TEST", marker).spawn().expect("built");
-    wait_until("two steps", || steps(run_dir) > 1);
+    wait_within(Duration::from_secs(120), "two steps", || steps(run_dir) > 1);
     child
 }
 
@@ -104,7 +104,7 @@ fn a_second_signal_ends_a_run_at_once() {
         let path = folder.path().join("run");
         let args = format!("--device cpu --batch-size 10000 {flags} --run-dir {}", path.display());
         let child = example_command("mnist_ddp", &args).env("BURN_DDP_TEST", name).spawn().expect("built");
-        wait_until("the start", || path.join("config.json").exists());
+        wait_within(Duration::from_secs(120), "the start", || path.join("config.json").exists());
         thread::sleep(Duration::from_secs(1));
         signal(child.id(), libc::SIGINT);
         // Longer than repeated signals count as one.
