@@ -10,6 +10,7 @@ mod faults;
 mod inputs;
 mod kernel_archive;
 mod kernel_cache;
+mod kernel_store;
 mod loader;
 mod loggers;
 mod mistakes;

@@ -1,4 +1,4 @@
-//! Several connections to one file, as several ranks have to the kernel cache.
+//! The store of the kernel cache (`vendor/turso`): several connections to one file, as several ranks have.
 
 use std::{
     pin::pin,
