@@ -2,6 +2,7 @@
 //!
 //! One program, because each would link the whole library.
 
+mod case;
 mod collectives;
 #[path = "../common/mod.rs"]
 mod common;
@@ -12,8 +13,6 @@ mod groups;
 mod local;
 #[cfg(target_os = "linux")]
 mod many_ranks;
-#[cfg(feature = "mpi")]
-mod mpi;
 #[cfg(target_os = "linux")]
 mod nccl;
 #[cfg(target_os = "linux")]

@@ -2,12 +2,15 @@
 //!
 //! The test binary starts itself for every rank.
 
-use crate::{
-    collectives::{Case, OPS},
-    reference::Reference,
-};
+#[path = "engine/case.rs"]
+mod case;
+#[path = "engine/reference.rs"]
+mod reference;
+
 use burn_ddp_comm::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Transport};
+use case::{Case, OPS};
 use half::{bf16, f16};
+use reference::Reference;
 use std::{
     env,
     process::{Command, Output},
@@ -49,7 +52,7 @@ fn mpirun(ranks: usize, role: &str) -> (Output, Duration) {
             .args(["--kill-after=5", "100", "mpirun", "--allow-run-as-root", "--oversubscribe"])
             .args(["--mca", "btl", "self,vader,tcp"])
             .args(["-n", &ranks.to_string(), env::current_exe().unwrap().to_str().unwrap()])
-            .args(["--exact", "mpi::rank", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "rank", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env_remove("RANK")
             .env_remove("WORLD_SIZE")
@@ -169,7 +172,7 @@ fn killed() -> Result<()> {
 fn ranks_of_another_launcher_are_rejected() {
     // In a child process, because MPI's initialisation changes the environment of all later ones.
     let output = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "mpi::rank", "--nocapture"])
+        .args(["--exact", "rank", "--nocapture"])
         .env(ROLE, "refused")
         .output()
         .unwrap();
