@@ -1,7 +1,7 @@
 //! Layer normalisation with one launch, and its gradients with two.
 
 use super::{
-    block::{THREADS, block_sum, blocks, blocks_for, dim},
+    block::{block_sum, blocks, blocks_for, dim, dim_for},
     tensors::{elements, empty, empty_like, exact, kernels, on_cuda, run},
 };
 use crate::autodiff::Backward;
@@ -154,12 +154,13 @@ fn forward(
         let [x, gamma, beta] = tensors.map(exact);
         let output = empty_like(&x);
         let [means, inverse_deviations] = [(); 2].map(|()| empty(&x, Shape::new([rows])));
+        let (dim, threads) = dim_for(elements(&gamma));
         // SAFETY: every index is below the length of its tensor, because gamma and beta are as long as a row.
         unsafe {
             normalise_rows::launch_unchecked(
                 &x.client.clone(),
                 blocks(rows),
-                dim(),
+                dim,
                 x.into_buffer_arg(),
                 gamma.into_buffer_arg(),
                 beta.into_buffer_arg(),
@@ -167,7 +168,7 @@ fn forward(
                 means.clone().into_buffer_arg(),
                 inverse_deviations.clone().into_buffer_arg(),
                 epsilon,
-                THREADS,
+                threads,
             );
         }
         Ok([output, means, inverse_deviations])
@@ -194,12 +195,13 @@ fn gradients(
         let for_x = empty_like(&x);
         let [for_gamma, for_beta] = [(); 2].map(|()| empty_like(&gamma));
         let client = x.client.clone();
+        let (row_dim, threads) = dim_for(width);
         // SAFETY: every index is below the length of its tensor.
         unsafe {
             row_gradients::launch_unchecked(
                 &client,
                 blocks(parts),
-                dim(),
+                row_dim,
                 x.into_buffer_arg(),
                 gamma.into_buffer_arg(),
                 means.into_buffer_arg(),
@@ -208,7 +210,7 @@ fn gradients(
                 for_x.clone().into_buffer_arg(),
                 partial.clone().into_buffer_arg(),
                 rows_per_block,
-                THREADS,
+                threads,
             );
             add_partial::launch_unchecked(
                 &client,
