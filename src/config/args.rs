@@ -12,7 +12,7 @@ use crate::{
     context::{
         ContextArgs,
         short_help::shown_in_short_help,
-        values::{positive, probability, rate, whole},
+        values::{above_zero, positive, probability, rate, whole},
     },
     process::auto_batch,
 };
@@ -137,6 +137,11 @@ pub struct TrainerArgs {
     /// Evaluate, save and export an exponential moving average of the weights with this decay, such as 0.999
     #[arg(long, value_name = "DECAY", value_parser = probability, help_heading = "Training")]
     pub ema: Option<f64>,
+    /// Peak TFLOP/s of a rank's device, for the utilisation [default: that of a known NVIDIA GPU]
+    ///
+    /// After every epoch, the share of it that the network's products take is shown and logged.
+    #[arg(long, value_name = "TFLOPS", value_parser = above_zero, help_heading = "Training")]
+    pub peak_tflops: Option<f64>,
     /// Continue when the training loss is NaN or infinite
     #[arg(long, help_heading = "Training")]
     pub allow_nan: bool,

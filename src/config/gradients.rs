@@ -1,7 +1,7 @@
 //! Flags for gradient accumulation, clipping and synchronisation.
 
 use crate::{
-    context::values::{number, positive, probability, whole},
+    context::values::{above_zero, positive, probability, whole},
     process::auto_batch,
 };
 use clap::Args;
@@ -144,10 +144,6 @@ impl Serialize for Compression {
 /// Parser of `--grad-accum-steps`, multiplied for `--auto-batch`.
 fn accum_steps(text: &str) -> Result<usize, String> {
     Ok(whole(1..=1_000_000)(text)? * auto_batch::divisor()?)
-}
-
-fn above_zero(text: &str) -> Result<f64, String> {
-    number("a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)(text)
 }
 
 #[cfg(test)]

@@ -69,6 +69,9 @@ pub struct ProgramSettings {
     pub metrics: Vec<MetricInfo>,
     /// Metrics of the training step.
     pub train_metrics: Vec<MetricInfo>,
+    /// Floating-point operations of forward and backward of a sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flops_per_sample: Option<f64>,
     /// Settings that the program adds, by their names in `config.json`.
     #[serde(flatten)]
     pub own: Map<String, Value>,
@@ -87,6 +90,8 @@ impl Config {
         // With local SGD, every optimizer step is that of one rank's batch.
         let is_local = args.gradients.sync_every.is_some();
         let scale_lr = if is_local { LrScaling::None } else { args.scale_lr };
+        let known_peak = || program.flops_per_sample.and(role.device.peak_tflops(args.gradients.precision));
+        let peak_tflops = args.peak_tflops.or_else(known_peak);
         let mut config = Self {
             mode: role.mode,
             world_size: role.environment.world_size,
@@ -94,7 +99,7 @@ impl Config {
             replicas: role.replicas.clone(),
             threads: context.threads(),
             lr_factor: scale_lr.factor(role.environment.world_size),
-            args: TrainerArgs { scale_lr, ..args.clone() },
+            args: TrainerArgs { scale_lr, peak_tflops, ..args.clone() },
             program,
             version: env!("CARGO_PKG_VERSION"),
             flags: args.explicit.0.clone(),
@@ -201,6 +206,12 @@ impl Config {
             seed: Some(self.args.seed),
             allow_non_finite: self.args.allow_nan,
         }
+    }
+
+    /// Training samples per second of all ranks with every device at its peak, if that is known.
+    pub fn peak_throughput(&self) -> Option<f64> {
+        let devices = self.replicas.as_ref().map_or(self.world_size, |replicas| replicas.devices.len());
+        Some(self.args.peak_tflops? * 1e12 * devices as f64 / self.program.flops_per_sample?)
     }
 
     /// Number of optimizer steps in an epoch of `batches` batches per rank.

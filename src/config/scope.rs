@@ -24,7 +24,7 @@ impl Scope {
             | "fast_dev_run" | "progress" | "mlflow" | "mlflow_experiment" | "help" | "version" | "rank"
             | "world_size" | "init_method" | "job_id" | "trace" => Scope::Process,
             "device" | "replicas" | "threads" | "workers" | "no_overlap" | "init_from" | "keep_last"
-            | "recipe" | "flags" => Scope::Rank,
+            | "peak_tflops" | "recipe" | "flags" => Scope::Rank,
             "sync_bn"
             | "train_samples"
             | "valid_split"

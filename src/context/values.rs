@@ -66,6 +66,14 @@ pub fn rate(s: &str) -> Result<f64, String> {
     number("a number from 0", |x| x >= 0.0)(s)
 }
 
+/// Parses a number above 0.
+///
+/// # Errors
+/// If `s` is not such a number, or above 10⁹.
+pub fn above_zero(s: &str) -> Result<f64, String> {
+    number("a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)(s)
+}
+
 /// Parses a duration in seconds, from 0.001 to 10⁶.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ pub mod faults;
 pub mod kernel_archive;
 #[cfg(feature = "cuda")]
 pub mod kernel_cache;
+mod peak;
 pub mod transport;
 
 pub use accelerator::Accelerator;

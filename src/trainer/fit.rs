@@ -90,6 +90,9 @@ impl<M: StepModel> Trainer<'_, M> {
             if *valid_split > 0.0 && loaders.valid.is_none() {
                 bail!("--valid-split {valid_split}: this program has no validation set");
             }
+            if args.peak_tflops.is_some() && config.program.flops_per_sample.is_none() {
+                bail!("--peak-tflops: this program does not name the FLOPs of a sample, which it needs");
+            }
             if gradients.shard_optimizer && histograms.is_some() && group.world_size() > 1 {
                 bail!("--histograms: with --shard-optimizer, no rank has all gradients; remove one of them");
             }
@@ -176,6 +179,7 @@ impl<M: StepModel> Trainer<'_, M> {
             .with_test(loaders.valid.is_some().then(|| loaders.test.clone()))
             .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink, load_best })
             .with_ema(args.ema)
+            .with_peak_throughput(config.peak_throughput())
             .with_evaluation_batches(args.fast_dev_run)
             .with_max_steps(last_step)
             .with_resume(resumed.snapshot)

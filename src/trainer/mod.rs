@@ -145,6 +145,16 @@ impl<'a, M: StepModel> Trainer<'a, M> {
         self
     }
 
+    /// Sets the floating-point operations of forward and backward of a sample.
+    ///
+    /// If the device's peak is known, or given with `--peak-tflops`, its utilisation is logged after every epoch. Usually,
+    /// only matrix products and convolutions are counted: 2 operations per weight and use in forward, and twice as many in
+    /// backward.
+    pub fn flops_per_sample(mut self, flops: f64) -> Self {
+        self.program.flops_per_sample = Some(flops);
+        self
+    }
+
     /// Allows resuming a checkpoint only with the same value, without recording it in `config.json`.
     pub fn must_match_unrecorded(mut self, what: &str, value: impl Serialize) -> Self {
         self.program.identity.insert(what.into(), serde_json::to_value(value).unwrap_or_default());

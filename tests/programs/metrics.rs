@@ -93,6 +93,33 @@ fn every_output_has_the_metrics_of_the_model() {
 }
 
 #[test]
+fn utilisation_is_the_share_of_the_peak_that_the_products_take() {
+    let run = Run::new();
+    let flags = "--device cpu --threads 1 --dataset subset --eval-limit 64 --max-steps 6 --progress plain";
+    let ddp = format!("{flags} --nproc-per-node 2 --peak-tflops 0.25 --run-dir {}", run.path.display());
+    let outcome = run_example("mnist_ddp", &ddp).succeeded();
+    // Forward and backward of the network of pytorch/examples: 23.98 million operations in forward.
+    let seconds = run.column("ranks.csv", "seconds")[0];
+    let expected = 71_954_688.0 * (6.0 * 2.0 * 64.0) / seconds / (2.0 * 0.25e12);
+    let utilisation = run.column("epochs.csv", "utilisation")[0];
+    assert!((utilisation / expected - 1.0).abs() < 0.02, "{utilisation} {expected} {outcome:#?}");
+    let line = format!("\nutilisation {:.2} %\n", 100.0 * utilisation);
+    assert!(outcome.stdout.contains(&line), "{line} {outcome:#?}");
+    let page = fs::read_to_string(run.path.join("report.html")).expect("a report");
+    assert!(page.contains("<span>utilisation</span>"), "{page}");
+    let config = run.json("config.json");
+    assert_eq!((&config["peak_tflops"], &config["flops_per_sample"]), (&0.25.into(), &71_954_688.0.into()));
+
+    let plain = Run::new();
+    let flags = format!("{flags} --mode single --run-dir {}", plain.path.display());
+    let outcome = run_example("mnist_ddp", &flags).succeeded();
+    assert!(!outcome.stdout.contains("utilisation") && plain.json("config.json")["peak_tflops"].is_null());
+    let refused = forecaster(&Run::new(), "--peak-tflops 1");
+    refused.failed_with(&["--peak-tflops: this program does not name the FLOPs of a sample"]);
+    assert!(forecaster(&Run::new(), "--peak-tflops 0").stderr.contains("expected a number above 0"));
+}
+
+#[test]
 fn a_test_set_at_the_end_has_the_metrics_and_the_callbacks() {
     let run = Run::new();
     let outcome = forecaster(&run, "--epochs 2 --valid-split 0.2").succeeded();

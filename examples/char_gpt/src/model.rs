@@ -60,6 +60,13 @@ pub struct Gpt {
 }
 
 impl GptConfig {
+    /// Floating-point operations of forward and backward of a window (Chowdhery et al. 2022, appendix B).
+    pub fn flops(&self) -> f64 {
+        let [layers, width, length] = [self.layers, self.width, self.block_size].map(|size| size as f64);
+        let weights = 12.0 * layers * width * width + width * self.characters as f64;
+        length * (6.0 * weights + 12.0 * layers * width * length)
+    }
+
     /// Creates a network with GPT-2's initialisation, which `device.seed` determines.
     pub fn init(&self, device: &Device) -> Gpt {
         let normal = Initializer::Normal { mean: 0.0, std: INITIAL_STD };

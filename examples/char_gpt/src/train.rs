@@ -153,6 +153,7 @@ fn check(args: &GptArgs) -> Result<()> {
 /// Trains on one rank.
 fn train(context: &Context, args: &GptArgs) -> Result<()> {
     let text = load(args)?;
+    let network = GptConfig { characters: text.vocabulary.len(), ..args.network };
     let trainer = Trainer::new(context, &args.trainer)
         .dataset(&text.name, &text.source)
         .data_digest("--text (digest of the text)", text.digest.clone())
@@ -160,11 +161,11 @@ fn train(context: &Context, args: &GptArgs) -> Result<()> {
         .must_match_fields(&args.network)
         .must_match_fields(&args.adam)
         .note("vocabulary", text.vocabulary.characters())
+        .flops_per_sample(network.flops())
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(),)))
         .finished(|folder, summary| print_result(args, folder, summary));
     let loaders = loaders(&trainer, args, &text);
-    let network = GptConfig { characters: text.vocabulary.len(), ..args.network };
     let net = trainer.init(|device| network.init(device));
     trainer.fit(net, args.adam.init(), loaders)?;
     Ok(())

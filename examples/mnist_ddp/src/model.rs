@@ -62,6 +62,16 @@ pub struct Net {
 }
 
 impl NetConfig {
+    /// Floating-point operations of forward and backward of an image: 2 per weight and position of its output in forward,
+    /// twice as many in backward.
+    pub fn flops(&self) -> f64 {
+        let products = match self.network {
+            Network::Cnn => 26 * 26 * 32 * 9 + 24 * 24 * 64 * 32 * 9 + 9216 * 128,
+            Network::Lenet => 24 * 24 * 16 * 25 + 8 * 8 * 32 * 16 * 25 + 512 * 128,
+        };
+        6.0 * f64::from(products + 128 * 10)
+    }
+
     /// Creates a network with Burn's default initialisation, which `device.seed` determines.
     pub fn init(&self, device: &Device) -> Net {
         let (kernel, [first, second], features) = match self.network {

@@ -167,6 +167,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .must_match("nesterov", args.nesterov)
         .must_match("augment", args.augment.to_string())
         .note("recipe", args.recipe)
+        .flops_per_sample(args.network().flops())
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
     let loaders = loaders(context, &trainer, args, &data);

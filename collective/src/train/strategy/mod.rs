@@ -88,7 +88,8 @@ pub struct EpochReport {
     pub metrics: Vec<MetricValue>,
     /// Number of samples of the evaluation set.
     pub valid_samples: usize,
-    /// Other values of callbacks, and of metrics of [`with_metric`](ParallelStrategy::with_metric), over all ranks.
+    /// Other values of callbacks, and of metrics of [`with_metric`](ParallelStrategy::with_metric), over all ranks, and the
+    /// utilisation of [`with_peak_throughput`](ParallelStrategy::with_peak_throughput).
     pub logged: Vec<LoggedValue>,
     /// Training time without evaluation, including the part of the epoch before a resume.
     pub train_time: Duration,

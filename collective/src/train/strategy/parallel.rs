@@ -64,6 +64,8 @@ pub struct ParallelStrategy<M: LearnerModel> {
     pub(super) evaluation_batches: Option<usize>,
     /// Decay of the moving average of the weights.
     pub(super) ema: Option<f64>,
+    /// Training samples per second of all ranks with devices at their peak.
+    pub(super) peak_throughput: Option<f64>,
     /// The error that ended the run, for [`launch`](Self::launch): burn-train's error type has no variant for it.
     failure: Arc<OnceLock<Error>>,
 }
@@ -99,6 +101,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
             recovery: None,
             evaluation_batches: None,
             ema: None,
+            peak_throughput: None,
             failure: Arc::default(),
         }
     }
@@ -209,6 +212,10 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
         /// after every optimizer step.
         with_ema(decay: Option<f64>) => ema = decay;
+
+        /// Logs the utilisation of the devices after every epoch: its samples per second relative to `peak`, those that all
+        /// ranks would train with every device at its peak.
+        with_peak_throughput(peak: Option<f64>) => peak_throughput = peak;
 
         /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
         /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer

@@ -90,7 +90,7 @@ impl<M: StepModel> Run<'_, M> {
                 train_samples: samples,
                 metrics: means::<ValidOutput<M>>(&valid.sums, valid.samples),
                 valid_samples: valid.samples,
-                logged: Vec::new(),
+                logged: self.settings.utilisation(samples, seconds).into_iter().collect(),
                 train_time: Duration::from_secs_f64(seconds),
                 elapsed: Duration::from_secs_f64(earlier) + began.elapsed(),
                 digest,

@@ -1,6 +1,8 @@
 //! Comparison of the settings that decide a run's trajectory, which must be the same on all ranks.
 
-use super::{CheckpointSink, Observer, ParallelStrategy, Position, weight_average::WeightAverage};
+use super::{
+    CheckpointSink, LoggedValue, Observer, ParallelStrategy, Position, weight_average::WeightAverage,
+};
 use crate::{
     Error, Result, StepOptions,
     ddp::{engine::Engine, or_none},
@@ -67,6 +69,12 @@ impl<M: LearnerModel> ParallelStrategy<M> {
             ));
         }
         Ok(())
+    }
+
+    /// Model FLOPs utilisation of an epoch (Chowdhery et al. 2022, arXiv 2204.02311, appendix B).
+    pub(super) fn utilisation(&self, samples: usize, seconds: f64) -> Option<LoggedValue> {
+        let throughput = samples as f64 / seconds.max(1e-9);
+        self.peak_throughput.map(|peak| LoggedValue::percent("utilisation", throughput / peak))
     }
 
     /// Calls all observers.
