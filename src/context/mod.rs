@@ -70,7 +70,7 @@ impl Context {
         // Replicas have threads of their own.
         let threads = if role.replicas.is_some() { wanted } else { threads };
         let (mut world, mut options) = (args.world.clone(), options(args));
-        if let Some(recovery) = recovery.as_ref().filter(|_| environment.world_size > 1) {
+        if let Some(recovery) = &recovery {
             let (method, joined) = recovery.join(options)?;
             (world.init_method, options) = (Some(method), joined);
         }

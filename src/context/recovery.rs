@@ -1,7 +1,7 @@
 //! Live recovery in a rank: the program runs again in this process, in the next generation of the group.
 
 use crate::{
-    launch::{FromRank, Generation, LineSocket},
+    launch::{Environment, FromRank, Generation, LineSocket, Place},
     process::lock,
 };
 use anyhow::{Context, Error, Result};
@@ -35,9 +35,9 @@ pub struct Recovery(Mutex<State>);
 struct State {
     /// Connection to the launcher.
     socket: LineSocket,
-    newest: Generation,
-    /// The generation of this process's group.
-    current: Generation,
+    newest: Place,
+    /// This process's place in its group.
+    current: Place,
     /// Interrupted trainings, by their number in the program.
     survivors: BTreeMap<usize, Survivor>,
     /// Why the program cannot continue in another generation.
@@ -45,9 +45,9 @@ struct State {
 }
 
 impl State {
-    fn newest(&mut self) -> Generation {
-        while let Some(generation) = self.socket.receive() {
-            self.newest = generation;
+    fn newest(&mut self) -> Place {
+        while let Some(place) = self.socket.receive() {
+            self.newest = place;
         }
         self.newest
     }
@@ -60,7 +60,7 @@ impl Recovery {
     /// If the variable of the launcher is not valid.
     pub fn open() -> Result<Option<Arc<Self>>> {
         let Some(socket) = LineSocket::inherited()? else { return Ok(None) };
-        let (first, survivors) = (Generation::default(), BTreeMap::new());
+        let (first, survivors) = (Place::default(), BTreeMap::new());
         let mut state = State { socket, newest: first, current: first, survivors, refusal: None };
         state.current = state.newest();
         Ok(Some(Arc::new(Self(Mutex::new(state)))))
@@ -68,18 +68,25 @@ impl Recovery {
 
     /// The generation of this process's group.
     pub fn generation(&self) -> Generation {
-        lock(&self.0).current
+        lock(&self.0).current.generation
     }
 
-    /// Selects the newest generation. Returns where its ranks meet, and `options` with what they share.
+    /// Selects the newest generation. Returns this rank's `environment` in it.
+    pub fn select(&self, environment: Environment) -> Environment {
+        let mut state = lock(&self.0);
+        let Place { rank, world_size, .. } = state.newest();
+        state.current = state.newest;
+        Environment { rank, world_size, ..environment }
+    }
+
+    /// Returns where the ranks of the selected generation meet, and `options` with what they share.
     ///
     /// # Errors
     /// If the launcher's secret is missing or empty.
     pub fn join(self: &Arc<Self>, options: Options) -> Result<(InitMethod, Options)> {
-        let generation = lock(&self.0).newest();
-        lock(&self.0).current = generation;
-        let recovery = self.clone();
-        let mut options = options.cancel_if(move || lock(&recovery.0).newest().number > generation.number);
+        let (generation, recovery) = (self.generation(), self.clone());
+        let is_over = move || lock(&recovery.0).newest().generation.number > generation.number;
+        let mut options = options.cancel_if(is_over);
         if generation.number > 0 {
             // Ranks of other generations do not have this secret.
             let secret = Secret::new(env::var(SECRET).context(SECRET)?)?;
@@ -123,7 +130,7 @@ impl Recovery {
             state.socket.send(&FromRank::Lost(failed));
         }
         let deadline = Instant::now() + NEXT;
-        while lock(&self.0).newest().number <= failed {
+        while lock(&self.0).newest().generation.number <= failed {
             if Instant::now() > deadline {
                 return Err(error);
             }

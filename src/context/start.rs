@@ -111,7 +111,11 @@ fn run_generations(
     let recovery = if supported { Recovery::open()? } else { None };
     let start_trace = |path: &PathBuf| Trace::start(path, role.environment.is_main());
     let trace = args.trace.as_ref().map(start_trace).transpose()?;
+    let mut role = role.clone();
     loop {
+        if let Some(recovery) = &recovery {
+            role.environment = recovery.select(role.environment);
+        }
         let run = || {
             let context = Context::open(args, role.clone(), recovery.clone())?;
             if let Err(error) = program(&context) {

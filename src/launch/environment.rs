@@ -2,7 +2,7 @@
 
 use super::{
     failure_detector::FailureDetector,
-    generation::Generation,
+    generation::{Generation, Place},
     nproc::cores,
     outcome::{ExitReason, Failure, Outcome},
 };
@@ -13,7 +13,7 @@ use crate::process::{
 use anyhow::Result;
 use collective::{SECRET, Secret};
 use serde::{Deserialize, Serialize};
-use std::process::Command;
+use std::{collections::BTreeSet, ops::Range, process::Command};
 
 /// Environment variable with the reason for the number of ranks, which rank 0 prints.
 pub const WHY: &str = "BURN_DDP_WHY";
@@ -42,8 +42,10 @@ pub struct Round {
     pub recover: Recover,
     /// Index of this machine.
     pub node: usize,
-    /// Number of ranks on each machine, by node.
+    /// Number of ranks on each machine at the start, by node.
     pub sizes: Vec<usize>,
+    /// Machines that were lost since, without which the round continues.
+    pub lost: BTreeSet<usize>,
     /// Number of times that ranks were replaced, and where rank 0 listens.
     pub generation: Generation,
     /// Id of the job, equal in all rounds and on all machines.
@@ -85,6 +87,7 @@ impl Round {
         self.halvings += u32::from(self.halves_batch(ending));
         self.restarts += 1 + self.generation.number;
         self.generation.number = 0;
+        self.lost.clear();
     }
 
     /// Ranks on this machine.
@@ -94,28 +97,38 @@ impl Round {
 
     /// Ranks on all machines.
     pub fn world_size(&self) -> usize {
-        self.sizes.iter().sum()
+        let lost: usize = self.lost.iter().map(|node| self.ranks_on(*node).len()).sum();
+        self.sizes.iter().sum::<usize>() - lost
     }
 
-    /// The rank of this machine's first process.
-    pub fn first_rank(&self) -> usize {
-        self.sizes.iter().take(self.node).sum()
+    /// The ranks of a machine at the start of the round.
+    pub fn ranks_on(&self, node: usize) -> Range<usize> {
+        let first = self.sizes.iter().take(node).sum();
+        first..first + self.sizes.get(node).copied().unwrap_or(0)
+    }
+
+    /// The place in the current generation of the process that was `rank` at the start of the round.
+    pub fn place(&self, rank: usize) -> Place {
+        let lost = self.lost.iter().map(|node| self.ranks_on(*node)).filter(|ranks| ranks.end <= rank);
+        let rank = rank - lost.map(|ranks| ranks.len()).sum::<usize>();
+        Place { generation: self.generation, rank, world_size: self.world_size() }
     }
 
     /// Sets the environment of `command` for the process `local_rank` of this machine.
     ///
     /// `secret` is the job's.
     pub fn describe(&self, command: &mut Command, local_rank: usize, master_addr: &str, secret: &Secret) {
-        let rank = self.first_rank() + local_rank;
-        let (local, world) = (self.local_world_size(), self.world_size());
+        let Place { rank, world_size: world, .. } = self.place(self.ranks_on(self.node).start + local_rank);
+        let (local, nodes) = (self.local_world_size(), self.sizes.len() - self.lost.len());
+        let node = self.node - self.lost.range(..self.node).count();
         for (name, value) in [
             ("RANK", rank),
             ("LOCAL_RANK", local_rank),
             ("WORLD_SIZE", world),
             ("LOCAL_WORLD_SIZE", local),
-            ("GROUP_RANK", self.node),
-            ("GROUP_WORLD_SIZE", self.sizes.len()),
-            ("NODE_RANK", self.node),
+            ("GROUP_RANK", node),
+            ("GROUP_WORLD_SIZE", nodes),
+            ("NODE_RANK", node),
             // torchrun's roles: there is only one.
             ("ROLE_RANK", rank),
             ("ROLE_WORLD_SIZE", world),
@@ -147,6 +160,26 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_after_a_lost_machine_move_up() {
+        let sizes = vec![2, 1, 3];
+        let mut round = Round { node: 2, sizes, lost: BTreeSet::from([1]), ..Round::default() };
+        let places: Vec<usize> = [0, 1, 3, 4, 5].map(|rank| round.place(rank).rank).into();
+        assert_eq!((places, round.world_size()), (vec![0, 1, 2, 3, 4], 5));
+        let mut command = Command::new("true");
+        round.describe(&mut command, 1, "127.0.0.1", &Secret::random());
+        let value = |name: &str| {
+            let found = command.get_envs().find(|(known, _)| *known == name);
+            found.and_then(|(_, value)| value?.to_str()).map(str::to_owned)
+        };
+        for (name, expected) in [("RANK", "3"), ("WORLD_SIZE", "5"), ("NODE_RANK", "1"), ("LOCAL_RANK", "1")]
+        {
+            assert_eq!(value(name).as_deref(), Some(expected), "{name}");
+        }
+        round.restart(&Outcome::Done);
+        assert_eq!(round.world_size(), 6);
+    }
 
     #[test]
     fn restarts_with_half_the_batch_are_counted_apart() {

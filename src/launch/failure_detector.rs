@@ -1,5 +1,6 @@
 //! Determines which failure ends a round, and with `--recover live` which failures are repaired: ranks that have failed
-//! are replaced, while the others keep their processes.
+//! are replaced, while the others keep their processes. Processes have the numbers of their ranks at the start of the
+//! round, also when a lost machine has changed the ranks.
 //!
 //! It has no processes and no clock. It runs in the launcher of a job on one machine, and in the coordinator of a
 //! job on several.
@@ -12,6 +13,7 @@ use super::{
 use anyhow::Result;
 use std::{
     collections::BTreeSet,
+    ops::Range,
     time::{Duration, Instant},
 };
 
@@ -28,7 +30,8 @@ const UNAWARE: Duration = Duration::from_secs(30);
 /// arrival.
 #[derive(Debug, Default)]
 pub struct FailureDetector {
-    world_size: usize,
+    /// The ranks of the round, without those of lost machines.
+    ranks: BTreeSet<usize>,
     /// Outcomes after which the group cannot be complete again, and when they arrived.
     ended: Vec<(Outcome, Instant)>,
     generation: usize,
@@ -43,6 +46,8 @@ pub struct FailureDetector {
     since: Option<Instant>,
     /// Failures to repair, since the last generation began.
     failed: Vec<Failure>,
+    /// Lost machines without which the next generation begins.
+    lost: Vec<Outcome>,
     /// The next [`Decision::Kill`].
     kill_after: Duration,
 }
@@ -50,7 +55,8 @@ pub struct FailureDetector {
 impl FailureDetector {
     /// A round of `ranks` ranks on all machines, in which up to `replacements` generations may follow the first one.
     pub fn new(ranks: usize, replacements: usize) -> Self {
-        Self { world_size: ranks, last_generation: replacements, kill_after: STOPPED, ..Self::default() }
+        let ranks = (0..ranks).collect();
+        Self { ranks, last_generation: replacements, kill_after: STOPPED, ..Self::default() }
     }
 
     /// Reserves the port of a generation, in place of that of the one before.
@@ -81,9 +87,22 @@ impl FailureDetector {
         }
     }
 
+    /// Records that the machine with `ranks` is lost, without which the job may continue. Returns whether the other ranks do
+    /// so in the next generation.
+    pub fn lose(&mut self, ranks: Range<usize>, lost: &Outcome) -> bool {
+        let can_continue = self.can_continue_without(|rank| ranks.contains(&rank));
+        if can_continue {
+            self.ranks.retain(|rank| !ranks.contains(rank));
+            self.waiting.retain(|rank| !ranks.contains(rank));
+            self.failed.retain(|failure| !ranks.contains(&failure.rank));
+            self.lost.push(lost.clone());
+        }
+        can_continue
+    }
+
     /// The outcome of the round, if it is decided.
     fn outcome(&self, now: Instant) -> Option<Outcome> {
-        let all = self.ended.len() >= self.world_size;
+        let all = self.ended.len() >= self.ranks.len();
         let (mut consequence, mut stopped) = (None, None);
         for (outcome, at) in &self.ended {
             let how = match outcome {
@@ -124,13 +143,18 @@ impl FailureDetector {
     }
 
     fn is_repairable(&self, failure: &Failure) -> bool {
-        let mut others = (0..self.world_size).filter(|rank| *rank != failure.rank);
-        self.generation < self.last_generation
-            && self.world_size > 1
-            && others.all(|rank| self.ready.contains(&rank))
+        self.can_continue_without(|rank| rank == failure.rank)
             // Otherwise the rank has found that its state cannot be kept.
             && !failure.how.is_consequence()
             && failure.how.stop_signal().is_none()
+    }
+
+    /// Whether the group can continue in another generation after these ranks have ended.
+    fn can_continue_without(&self, ended: impl Fn(usize) -> bool) -> bool {
+        let mut others = self.ranks.iter().filter(|rank| !ended(**rank)).peekable();
+        self.generation < self.last_generation
+            && others.peek().is_some()
+            && others.all(|rank| self.ready.contains(rank))
             && self.ended.is_empty()
     }
 
@@ -139,21 +163,21 @@ impl FailureDetector {
         if !self.ended.is_empty() {
             return Ok(None);
         }
-        let all_wait = self.waiting.len() == self.world_size && self.generation < self.last_generation;
-        if !self.failed.is_empty() || all_wait {
+        let all_wait = self.waiting.len() == self.ranks.len() && self.generation < self.last_generation;
+        if !self.failed.is_empty() || !self.lost.is_empty() || all_wait {
             self.generation += 1;
             self.waiting.clear();
             (self.since, self.kill_after) = (None, STOPPED);
-            let failures = std::mem::take(&mut self.failed);
+            let (failures, lost) = (std::mem::take(&mut self.failed), std::mem::take(&mut self.lost));
             let generation = Generation { number: self.generation, master_port: self.reserve_port()? };
-            return Ok(Some(Decision::Replace { generation, failures }));
+            return Ok(Some(Decision::Replace { generation, failures, lost }));
         }
         let only_stopped = self.kill_after == STOPPED;
         if self.since.is_none_or(|since| now < since + self.kill_after) {
             return Ok(None);
         }
         self.kill_after = if only_stopped { UNAWARE } else { 2 * self.kill_after };
-        let ranks = (0..self.world_size).filter(|rank| !self.waiting.contains(rank)).collect();
+        let ranks = self.ranks.difference(&self.waiting).copied().collect();
         Ok(Some(Decision::Kill { ranks, only_stopped }))
     }
 }
@@ -206,7 +230,7 @@ mod tests {
     }
 
     fn replaced(repair: Option<Decision>) -> (usize, Vec<usize>) {
-        let Some(Decision::Replace { generation, failures }) = repair else { panic!("{repair:?}") };
+        let Some(Decision::Replace { generation, failures, .. }) = repair else { panic!("{repair:?}") };
         (generation.number, failures.iter().map(|failure| failure.rank).collect())
     }
 
@@ -246,6 +270,26 @@ mod tests {
         // A message of the last generation is late.
         live.hear(0, FromRank::Lost(0), now);
         assert_eq!(repair(&mut live, now + 2 * UNAWARE), None);
+    }
+
+    #[test]
+    fn the_ranks_of_a_lost_machine_are_not_replaced() {
+        let lost = Outcome::Lost { node: 1, reason: "(host) is lost".into() };
+        let (mut live, now) = started(4, 3);
+        live.observe(News::Outcome(killed(2)), now);
+        assert!(live.lose(1..3, &lost));
+        let repaired = repair(&mut live, now);
+        assert_eq!(replaced(repaired.clone()), (1, vec![]), "rank 2 was on the machine");
+        assert!(
+            matches!(repaired, Some(Decision::Replace { lost: machines, .. }) if machines == [lost.clone()])
+        );
+        [0, 3].into_iter().for_each(|rank| live.hear(rank, FromRank::Lost(1), now));
+        assert_eq!(replaced(repair(&mut live, now)), (2, vec![]));
+        live.observe(News::Outcome(killed(3)), now);
+        assert_eq!(replaced(repair(&mut live, now)), (3, vec![3]));
+        assert!(!live.lose(3..4, &lost), "no generation is left");
+        live.observe(News::Outcome(lost.clone()), now);
+        assert_eq!((repair(&mut live, now), live.outcome(now)), (None, Some(lost)));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Generations of a job's process group, and the connection over which launcher and rank speak about them.
 //!
 //! With `--recover live`, the launcher replaces a rank that has failed, and the other ranks keep their processes. All
-//! meet in a new group, the next generation. Every rank has inherited one end of a socket pair:
+//! meet in a new group, the next generation. If a machine is lost, that is a group of the other machines' ranks. Every
+//! rank has inherited one end of a socket pair:
 //!
 //! ```text
 //! rank → launcher   Ready              it can meet in another generation
 //! rank → launcher   MustRestart        it cannot, because its state is divided over the ranks
 //! rank → launcher   Lost(generation)   its group has failed, and it waits for the next generation
-//! launcher → rank   Generation         the newest one
+//! launcher → rank   Place              its rank in the newest generation
 //! ```
 
 use anyhow::{Context, Result};
@@ -35,6 +36,14 @@ pub struct Generation {
     pub master_port: u16,
 }
 
+/// A process's place in a generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub generation: Generation,
+    pub rank: usize,
+    pub world_size: usize,
+}
+
 /// Message from a rank to its launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromRank {
@@ -57,14 +66,14 @@ impl LineSocket {
         Ok(Self { stream: BufReader::new(stream), line: Vec::new() })
     }
 
-    /// Creates the launcher's end of a new connection, whose other end `command` inherits when it starts, and sends
-    /// `generation`.
+    /// Creates the launcher's end of a new connection, whose other end `command` inherits when it starts, and sends its
+    /// `place`.
     ///
     /// The other end is returned as well; the caller drops it after the start.
     ///
     /// # Errors
     /// If the system has no socket pair left.
-    pub fn pass_to(command: &mut Command, generation: Generation) -> Result<(Self, OwnedFd)> {
+    pub fn pass_to(command: &mut Command, place: Place) -> Result<(Self, OwnedFd)> {
         let (own, others) = UnixStream::pair().context("cannot connect launcher and rank")?;
         let others = OwnedFd::from(others);
         let number = others.as_raw_fd();
@@ -77,7 +86,7 @@ impl LineSocket {
         // SAFETY: between fork and exec only an async-signal-safe call is made.
         unsafe { command.pre_exec(inherit) };
         let mut socket = Self::new(own)?;
-        socket.send(&generation);
+        socket.send(&place);
         Ok((socket, others))
     }
 

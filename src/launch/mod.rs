@@ -30,7 +30,7 @@ pub use environment::{Recover, Round, WHY};
 #[cfg(test)]
 pub(crate) use environments::tests::lookup;
 pub use environments::{Environment, Launcher};
-pub(crate) use generation::{FromRank, Generation, LineSocket};
+pub(crate) use generation::{FromRank, Generation, LineSocket, Place};
 pub use job::{Job, Variable, run_id};
 pub use nodes::Rules;
 pub(crate) use nproc::check as check_limit;

@@ -21,6 +21,7 @@ pub enum Outcome {
 /// The first rank that failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
+    /// Its rank at the start of the round.
     pub rank: usize,
     pub world_size: usize,
     /// Machine on which it ran, for messages; empty in a job of one machine.
@@ -84,6 +85,11 @@ impl std::fmt::Display for ExitReason {
 }
 
 impl Outcome {
+    /// The machine that is lost, if one is.
+    pub fn lost_node(&self) -> Option<usize> {
+        if let Outcome::Lost { node, .. } = self { Some(*node) } else { None }
+    }
+
     /// The launcher's exit code: 0, that of the first failing rank, or 128 + signal.
     pub fn code(&self) -> u8 {
         match self {
@@ -118,7 +124,7 @@ impl Outcome {
 /// What happens in a round.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum News {
-    /// A rank has sent a message about its group.
+    /// A process has sent a message about its group. The number is its rank at the start of the round.
     Message(usize, FromRank),
     /// A rank has ended, a machine is lost, or there is a stop signal.
     Outcome(Outcome),
@@ -129,8 +135,8 @@ pub enum News {
 pub enum Decision {
     /// End the round.
     End(Outcome),
-    /// Begin this generation, with new processes for the ranks that have failed.
-    Replace { generation: Generation, failures: Vec<Failure> },
+    /// Begin this generation, with new processes for the ranks that have failed, and without lost machines.
+    Replace { generation: Generation, failures: Vec<Failure>, lost: Vec<Outcome> },
     /// Kill these ranks, or those of them that are stopped, so that the group can be complete again.
     Kill { ranks: Vec<usize>, only_stopped: bool },
 }

@@ -26,6 +26,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 struct Rank {
+    /// Its rank at the start of the round.
     rank: usize,
     process: Process,
     listener: Listener,
@@ -59,7 +60,7 @@ impl<'a> Ranks<'a> {
     /// If the program cannot be started or an output file or folder cannot be created. The error names it.
     pub fn start(job: &'a Job, round: &'a mut Round) -> Result<Self> {
         job.output.begin(round)?;
-        let local_ranks = round.first_rank()..round.first_rank() + round.local_world_size();
+        let local_ranks = round.ranks_on(round.node);
         let (guard, began) = (Guard::start(), Instant::now());
         let mut ranks = Ranks { ranks: Vec::new(), guard, began, job, round, signalled: false, halted: None };
         for rank in local_ranks.take_while(|_| stop::signal().is_none()) {
@@ -74,7 +75,7 @@ impl<'a> Ranks<'a> {
         let (job, round) = (self.job, &*self.round);
         let mut command = Command::new(&job.program);
         command.args(&job.args).envs(job.variables.iter().cloned());
-        round.describe(&mut command, rank - round.first_rank(), &job.master_addr, &job.secret);
+        round.describe(&mut command, rank - round.ranks_on(round.node).start, &job.master_addr, &job.secret);
         command.stdout(job.output.stdio()).stderr(job.output.stdio());
         // With inherited output, rank 0 may read keys and draw, which only the foreground process group may. All others
         // get their own group and no terminal input.
@@ -85,7 +86,7 @@ impl<'a> Ranks<'a> {
         }
         let passed = match round.recover {
             Recover::Restart => None,
-            Recover::Live => Some(LineSocket::pass_to(&mut command, round.generation)?),
+            Recover::Live => Some(LineSocket::pass_to(&mut command, round.place(rank))?),
         };
         let mut process = Process::start(command, foreground).with_context(|| format!("rank {rank}"))?;
         self.guard.add(process.target());
@@ -99,15 +100,26 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Begins a generation: reports the ranks that have failed, starts new processes in place of those on this machine,
-    /// and tells all others.
+    /// Begins a generation: reports lost machines and the ranks that have failed, starts new processes in place of those
+    /// on this machine, and tells all others.
     ///
     /// # Errors
     /// Those of [`Ranks::start`].
-    pub fn replace(&mut self, generation: Generation, failures: Vec<Failure>) -> Result<()> {
+    pub fn replace(
+        &mut self,
+        generation: Generation,
+        failures: Vec<Failure>,
+        lost: &[Outcome],
+    ) -> Result<()> {
+        self.round.lost.extend(lost.iter().filter_map(Outcome::lost_node));
         self.round.generation = generation;
         let (restart, max_restarts) = (self.round.failures(), self.round.max_restarts);
-        let consequence = format!("replacing it, restart {restart} of {max_restarts}");
+        let restart = format!("restart {restart} of {max_restarts}");
+        for machine in lost {
+            let ranks = self.round.world_size();
+            machine.report(&format!("continuing with the other {ranks} rank(s), {restart}"));
+        }
+        let consequence = format!("replacing it, {restart}");
         for failure in failures {
             let rank = failure.rank;
             Outcome::Failed(failure).report(&consequence);
@@ -118,8 +130,10 @@ impl<'a> Ranks<'a> {
                 self.guard.set(self.ranks.iter().map(|rank| rank.process.target()));
             }
         }
-        for socket in self.ranks.iter_mut().filter_map(|rank| rank.socket.as_mut()) {
-            socket.send(&generation);
+        for Rank { rank, socket, .. } in &mut self.ranks {
+            if let Some(socket) = socket {
+                socket.send(&self.round.place(*rank));
+            }
         }
         Ok(())
     }

@@ -125,7 +125,9 @@ fn run_round(
     let ending = loop {
         match decide(ranks.news())? {
             Some(Decision::End(ending)) => break ending,
-            Some(Decision::Replace { generation, failures }) => ranks.replace(generation, failures)?,
+            Some(Decision::Replace { generation, failures, lost }) => {
+                ranks.replace(generation, failures, &lost)?;
+            }
             Some(Decision::Kill { ranks: late, only_stopped }) => ranks.kill(&late, only_stopped),
             None => thread::sleep(job.poll),
         }

@@ -113,8 +113,10 @@ fn resume(context: &Context, config: &mut Config, survivor: Option<Survivor>) ->
     };
     if let Some(Snapshot { position: Position { step, epoch, .. }, .. }) = &snapshot {
         let seconds = interruption.as_secs_f64();
-        console
-            .print(&format!("recovered after step {step} of epoch {epoch}, interrupted for {seconds:.2} s"));
+        let ranks = group.world_size();
+        console.print(&format!(
+            "recovered after step {step} of epoch {epoch} with {ranks} rank(s), interrupted for {seconds:.2} s"
+        ));
     }
     let resumed = Resumed::new(config, found, snapshot, group)?;
     Ok(Some(Resumed { reports: Some(reports), ..resumed }))

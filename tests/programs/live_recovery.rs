@@ -4,9 +4,10 @@
 use crate::common::{
     Outcome, Run, command, example, finish, free_port,
     launched::{ranks, signal, steps, wait_until},
-    mnist, processes_with, program, trained,
+    mnist, processes_with, program, train, trained,
 };
 use std::{
+    collections::BTreeMap,
     process::{Child, Command},
     sync::OnceLock,
 };
@@ -146,6 +147,52 @@ fn a_rank_of_another_machine_is_replaced() {
         }
     }
     assert_eq!(run.digest(), undisturbed());
+    assert!(processes_with(marker).is_empty());
+}
+
+/// The other ranks keep their processes, and continue as a run of fewer ranks does from a checkpoint.
+#[test]
+fn the_ranks_of_a_lost_machine_are_not_replaced() {
+    let (marker, run, port) = ("live-recovery-5312", Run::new(), free_port());
+    let mut nodes = [0, 1, 2].map(|node| {
+        let flags = format!(
+            "launch --nnodes 1:3 --last-call 60 --recover live --max-restarts 4 --master-addr 127.0.0.1 \
+             --master-port {port} --node-rank {node} --"
+        );
+        let mut node = command(&program(), &flags.split(' ').collect::<Vec<_>>());
+        node.arg(mnist()).args(["--device", "cpu", "--progress", "plain"]).args(RUN.split_whitespace());
+        node.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker).spawn().expect("built")
+    });
+    let mut before = BTreeMap::new();
+    for (step, lost) in [(8, 1), (16, 2)] {
+        wait_for_step(&run, step);
+        before = ranks(marker);
+        nodes[lost].kill().expect("it runs");
+        before.remove(&lost);
+        wait_until("the end of the machine's rank", || ranks(marker) == before);
+    }
+    let outcome = finish(nodes.into_iter().next().expect("node 0")).succeeded();
+    assert_eq!(before.len(), 1);
+    for words in [
+        "is lost: its launcher ended, or cannot be reached; continuing with the other 2 rank(s), restart 1 of 4",
+        "continuing with the other 1 rank(s), restart 2 of 4",
+    ] {
+        assert!(outcome.stderr.contains(words), "`{words}`: {outcome:#?}");
+    }
+    let steps: Vec<&str> =
+        outcome.stdout.lines().filter_map(|line| line.split("recovered after step ").nth(1)).collect();
+    let steps: Vec<&str> = steps.iter().filter_map(|line| line.split(' ').next()).collect();
+    let [first, second] = steps[..] else { panic!("{outcome:#?}") };
+    let (interrupted, flags) = (Run::new(), format!("{RUN} --device cpu --progress plain"));
+    for world in [
+        format!("--nproc-per-node 3 --max-steps {first}"),
+        format!("--nproc-per-node 2 --resume --max-steps {second}"),
+        "--nproc-per-node 1 --mode ddp --resume".into(),
+    ] {
+        train(&format!("{flags} {world} --run-dir {}", interrupted.path.display())).succeeded();
+    }
+    assert_eq!(run.digest(), interrupted.digest());
+    assert_eq!(run.losses(), interrupted.losses());
     assert!(processes_with(marker).is_empty());
 }
 

@@ -135,14 +135,18 @@ impl Coordinator {
         }
     }
 
-    /// Removes a machine whose launcher is gone, which ends a round that it is part of.
+    /// Removes a machine whose launcher is gone. A round that it is part of ends, or continues on the others.
     pub fn gone(&mut self, id: Id, now: Instant) {
         self.senders.remove(&id);
         let Some((join, _)) = self.nodes.remove(&id) else { return };
-        let number = self.members.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
+        let Some((members, detector)) = &mut self.members else { return };
+        let Some(node) = members.iter().position(|member| *member == id) else { return };
         let reason = format!("({}) is lost: its launcher ended, or cannot be reached", join.host);
-        let lost = Outcome::Lost { node: number.unwrap_or(join.node), reason };
-        self.observe(id, News::Outcome(lost), now);
+        let lost = Outcome::Lost { node, reason };
+        let others = members.iter().filter(|member| self.nodes.contains_key(member)).count();
+        if others < self.rules.min || !detector.lose(self.round.ranks_on(node), &lost) {
+            detector.observe(News::Outcome(lost), now);
+        }
     }
 
     /// Whether no machine is connected.
@@ -172,7 +176,10 @@ impl Coordinator {
                     self.round.restart(ending);
                     (self.since, self.members) = (now, None);
                 }
-                Decision::Replace { generation, .. } => self.round.generation = *generation,
+                Decision::Replace { generation, lost, .. } => {
+                    self.round.generation = *generation;
+                    self.round.lost.extend(lost.iter().filter_map(Outcome::lost_node));
+                }
                 Decision::Kill { .. } => {}
             }
             let decided = FromCoordinator::Decided(decision);
