@@ -264,6 +264,11 @@ impl TrainerArgs {
                 bail!("{flag}: with --sync-every, {why}; remove one of the two flags");
             }
         }
+        if let (Some(overlap), Some(every)) = (gradients.sync_overlap, gradients.sync_every)
+            && overlap >= every
+        {
+            bail!("--sync-overlap {overlap}: it must be less than --sync-every, {every}");
+        }
         Ok(())
     }
 }

@@ -54,13 +54,17 @@ pub struct GradientArgs {
     /// Nesterov momentum of the outer optimizer, 0.9 in DiLoCo [default: 0]
     #[arg(long, value_name = "F", value_parser = probability, requires = "sync_every")]
     pub outer_momentum: Option<f64>,
+    /// Optimizer steps during a synchronisation, less than --sync-every (Streaming DiLoCo) [default: 0, which waits]
+    #[arg(long, value_name = "N", value_parser = whole(0..=1_000_000), requires = "sync_every")]
+    pub sync_overlap: Option<usize>,
 }
 
 impl GradientArgs {
     /// Options of local SGD, if it is enabled.
     pub fn local_sgd(&self) -> Option<LocalSgd> {
         let (outer_lr, outer_momentum) = (self.outer_lr.unwrap_or(1.0), self.outer_momentum.unwrap_or(0.0));
-        self.sync_every.map(|sync_every| LocalSgd { sync_every, outer_lr, outer_momentum })
+        let overlap = self.sync_overlap.unwrap_or(0);
+        self.sync_every.map(|sync_every| LocalSgd { sync_every, outer_lr, outer_momentum, overlap })
     }
 
     /// Converts the flags to reducer options.

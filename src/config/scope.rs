@@ -43,7 +43,8 @@ impl Scope {
             | "grad_compression"
             | "sync_every"
             | "outer_lr"
-            | "outer_momentum" => Scope::Trajectory,
+            | "outer_momentum"
+            | "sync_overlap" => Scope::Trajectory,
             _ => Scope::Run,
         }
     }

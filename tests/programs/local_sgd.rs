@@ -25,6 +25,14 @@ fn all_transports_give_the_same_run_and_the_loss_falls() {
     let (_, tcp) = run("--transport tcp");
     assert_eq!(tcp.digest(), shm.digest());
     assert_eq!(tcp.column("epochs.csv", "train_loss"), shm.column("epochs.csv", "train_loss"));
+    let (outcome, overlapped) = run("--sync-overlap 2");
+    assert!(outcome.stdout.contains("momentum 0.9, 2 steps during the exchange\n"), "{outcome:#?}");
+    let (_, tcp) = run("--sync-overlap 2 --transport tcp");
+    assert_eq!(tcp.digest(), overlapped.digest());
+    assert_ne!(tcp.digest(), shm.digest());
+    assert_eq!(tcp.column("epochs.csv", "train_loss"), overlapped.column("epochs.csv", "train_loss"));
+    let losses = overlapped.column("epochs.csv", "test_loss");
+    assert!(losses[5] < 0.5 * losses[0], "{losses:?}");
     let losses = run("--outer-lr 1 --outer-momentum 0").1.column("epochs.csv", "test_loss");
     assert!(losses[5] < 0.5 * losses[0], "{losses:?}");
     let (_, compressed) = run("--grad-compression bf16");
@@ -47,17 +55,22 @@ fn every_rank_resumes_with_its_own_optimizer() {
     assert!(states[0] != states[1] && states[1] != states[2]);
     // A save that is due within a round is made at its end.
     assert!(checkpoints.join("step-000003").is_dir() && !checkpoints.join("step-000002").exists());
-    let resumed = |flags: &str| {
+    let resumed = |whole: &Run, step: &str, flags: &str| {
         let run = whole.copied();
         fs::remove_file(run.path.join("summary.json")).expect("there is one");
-        let part = run.path.join("checkpoints/step-000003");
+        let part = run.path.join("checkpoints").join(step);
         let outcome = forecaster(&run, &format!("{flags} --epochs 2 --resume {}", part.display()));
         (outcome.succeeded().stderr, run.digest())
     };
-    let (_, digest) = resumed(&flags);
+    let (_, digest) = resumed(&whole, "step-000003", &flags);
     assert_eq!(digest, whole.digest());
+    // A save that is due ends a round with steps during the exchange when its end is known to all ranks.
+    let overlapped = format!("{flags} --sync-overlap 1");
+    let run = forecast(&format!("{overlapped} --epochs 2"));
+    let (_, digest) = resumed(&run, "step-000004", &overlapped);
+    assert_eq!(digest, run.digest());
     let other = flags.replace("--nproc-per-node 3", "--nproc-per-node 2");
-    let (text, _) = resumed(&other);
+    let (text, _) = resumed(&whole, "step-000003", &other);
     assert!(text.contains("3 ranks had an optimizer each, and 2 have one now"), "{text}");
 }
 
@@ -77,6 +90,7 @@ fn flags_that_cannot_be_combined_are_named() {
         ("--sync-every 2 --mode dp --device-ids cpu:0,cpu:1", ["--sync-every", "use --mode ddp"]),
         ("--sync-every 2 --sync-bn", ["--sync-every", "--sync-bn"]),
         ("--sync-every 2 --shard-optimizer", ["--sync-every", "--shard-optimizer"]),
+        ("--sync-every 2 --sync-overlap 2", ["--sync-overlap 2", "less than --sync-every, 2"]),
         ("--sync-every 2 --ema 0.9", ["--sync-every", "--ema"]),
         ("--sync-every 2 --find-lr", ["--sync-every", "--find-lr"]),
         ("--sync-every 0", ["--sync-every", "0"]),

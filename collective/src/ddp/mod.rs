@@ -128,13 +128,7 @@ impl<M: Module + 'static> ParallelModule<M> {
             let module = self.module.clone();
             let module = together(|| optimizer.step(lr, module, grads));
             self.module = match &mut self.outer {
-                Some(outer) => {
-                    if outer.count_step() {
-                        outer.synchronize(module)?
-                    } else {
-                        module
-                    }
-                }
+                Some(outer) => outer.after_step(module)?,
                 None if gradients.skipped => module,
                 None => self.engine.reducer.share_parameters(module)?,
             };

@@ -45,8 +45,8 @@ pub use clip::clip_by_global_norm;
 pub(crate) use clip::{Norm, scaled};
 pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
 pub use power_sgd::PowerSgd;
-pub(crate) use step::FinishedStep;
 pub use step::Step;
+pub(crate) use step::{FinishedStep, LaunchedReduction};
 pub use top_k::TopK;
 pub(crate) use watch::in_precision;
 

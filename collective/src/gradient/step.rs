@@ -7,7 +7,7 @@ use super::{
     buckets::BucketPlan,
     clip::global_norm,
     in_flight::InFlightReduction,
-    step_buckets::{ReducedGradients, StepBuckets},
+    step_buckets::{ClosedBuckets, ReducedGradients, StepBuckets},
     timed,
     watch::watch,
 };
@@ -29,6 +29,13 @@ pub(crate) struct FinishedStep {
     pub totals: Option<Tensor<1>>,
     /// The agreement on the flags, for which [`Reducer::settle`] waits.
     pub flags: Agreement,
+}
+
+/// A reduction that continues in the background, until [`Reducer::complete`] waits for it.
+pub(crate) enum LaunchedReduction {
+    /// Gradients and flags, in a world of one.
+    Alone(GradientsParams, Vec<f32>),
+    Buckets(Box<ClosedBuckets>),
 }
 
 /// A step in progress, from [`Reducer::step`]. Every rank must finish it.
@@ -54,6 +61,26 @@ impl Reducer {
         let mut step = Step { reducer: self, weights, context, reduction: None };
         step.reduction = step.start();
         step
+    }
+
+    /// Waits for a reduction. Returns the averaged gradients of `module`, and the sums of the flags.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub(crate) fn complete<M: Module>(
+        &mut self,
+        launched: LaunchedReduction,
+        module: &M,
+    ) -> Result<(GradientsParams, Vec<f32>)> {
+        let buckets = match launched {
+            LaunchedReduction::Alone(grads, flags) => return Ok((grads, flags)),
+            LaunchedReduction::Buckets(buckets) => buckets,
+        };
+        let (gradients, agreed) = timed("wait for gradients", &mut self.waited, || {
+            let mut reduced = buckets.wait()?;
+            Ok::<_, Error>((reduced.gradients, reduced.agreement.wait()?))
+        })?;
+        Ok((averaged(&self.plan, &gradients, &agreed.users, module), agreed.flags))
     }
 }
 
@@ -108,6 +135,25 @@ impl Step<'_> {
         let mut finished = self.finish_with(grads, module, None, totals.clone(), true)?;
         *totals = finished.flags.wait()?.flags;
         Ok(finished.grads)
+    }
+
+    /// Starts the reduction of gradients that no later call changes, and the sums of `flags`. Every rank must call it.
+    ///
+    /// Not with overlap, accumulation or f16.
+    ///
+    /// # Errors
+    /// If the group fails, or a gradient cannot be read from its device.
+    pub(crate) fn launch<M: Module>(
+        mut self,
+        mut grads: GradientsParams,
+        module: &M,
+        flags: Vec<f32>,
+    ) -> Result<LaunchedReduction> {
+        let Some(mut buckets) = self.reduction.take().and_then(|reduction| reduction.end()) else {
+            return Ok(LaunchedReduction::Alone(grads, flags));
+        };
+        buckets.collect(take(&mut grads, module), module)?;
+        Ok(LaunchedReduction::Buckets(Box::new(buckets.close(None, &flags)?)))
     }
 
     /// [`finish`](Step::finish) with totals `[n]` on a device, returned as sums over all ranks.
@@ -195,7 +241,7 @@ impl Step<'_> {
         // `Step` finishes a reduction once.
         let mut buckets = reduction.end().expect("a reduction in progress");
         let reduced = buckets.collect(grads, module).and_then(|()| {
-            timed("wait for gradients", &mut self.reducer.waited, || buckets.finish(totals, flags))
+            timed("wait for gradients", &mut self.reducer.waited, || buckets.close(totals, flags)?.wait())
         });
         reduced.inspect_err(|error| {
             // Ends the wait of the other ranks at once.

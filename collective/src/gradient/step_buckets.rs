@@ -4,7 +4,7 @@
 //! started, they are weighted and written into the bucket, whose reduction starts. Buckets are therefore reduced in the
 //! same order on every rank, independently of the order in which gradients arrive.
 //!
-//! In device memory, the remaining kernels of backward run concurrently: only [`finish`](StepBuckets::finish) makes the
+//! In device memory, the remaining kernels of backward run concurrently: only [`wait`](ClosedBuckets::wait) makes the
 //! device wait for the sums. The training thread waits for no other rank, because the ranks' calls are compared in the
 //! background, and neither for the thread that fuses operations nor for the one that launches kernels, which enqueues the
 //! sums behind them.
@@ -248,12 +248,11 @@ impl StepBuckets {
     }
     // ANCHOR_END: launch
 
-    /// Ends the step: starts the remaining reductions, waits for all and returns the sums, with those of `totals` `[n]`
-    /// and of `flags`. In device memory, only the device waits.
+    /// Ends the step: starts the remaining reductions, with those of `totals` `[n]` and of `flags`.
     ///
     /// # Errors
     /// The first error on this rank or in the group, or an error that a gradient is missing.
-    pub fn finish(mut self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ReducedGradients> {
+    pub fn close(mut self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ClosedBuckets> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -270,35 +269,28 @@ impl StepBuckets {
         let message = [flags, &users].concat();
         let (ranks, last) = (self.sender.group.world_size(), self.plan.buckets() - 1);
         (self.started()..last).try_for_each(|index| self.launch(index, &[], None))?;
-        let (gradients, totals, sums) = match self.started {
-            Started::Host(_) => self.finish_on_host(totals, message)?,
-            Started::Device(_) => self.finish_on_device(totals, message)?,
+        let plan = self.plan.clone();
+        let sums = match self.started {
+            Started::Host(_) => self.close_on_host(totals, message)?,
+            Started::Device(_) => self.close_on_device(totals, message)?,
         };
-        let agreement = Agreement::new(sums, flags.len(), &users, spoiled, ranks);
-        Ok(ReducedGradients { gradients, totals, agreement })
+        Ok(ClosedBuckets { plan, sums, flags: flags.len(), users, spoiled, ranks })
     }
 
-    fn finish_on_host(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<Finished> {
+    fn close_on_host(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<ClosedSums> {
         let with_totals = totals.is_some();
         let totals = totals.map(|totals| Readback::start(vec![totals])?.wait()).transpose()?;
         let mut tail: Vec<f32> = totals.iter().flatten().flatten().map(|total| *total as f32).collect();
-        let totals = tail.len();
+        let totals = with_totals.then_some(tail.len());
         tail.extend(message);
-        let plan = self.plan.clone();
-        let last = plan.buckets() - 1;
-        self.launch(last, &tail, None)?;
+        self.launch(self.plan.buckets() - 1, &tail, None)?;
         let Started::Host(started) = self.started else { return Err(Error::Aborted) };
-        let mut buckets = started.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
-        let length = buckets[last].len() - tail.len();
-        let mut summed = buckets[last].split_off(length);
-        let sums = summed.split_off(totals);
-        let own = |(index, bucket)| (!plan.is_foreign(index)).then(|| on_host(bucket));
-        let (gradients, _) = plan.split(buckets.into_iter().enumerate().map(own).collect(), 0);
-        Ok((gradients, with_totals.then(|| on_host(summed)), Sums::Known(sums)))
+        Ok(ClosedSums::Host { started, totals, tail: tail.len() })
     }
 
-    fn finish_on_device(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<Finished> {
-        let (group, plan) = (self.sender.group.clone(), self.plan.clone());
+    fn close_on_device(mut self, totals: Option<Tensor<1>>, message: Vec<f32>) -> Result<ClosedSums> {
+        let group = self.sender.group.clone();
+        let plan = &self.plan;
         let last = plan.buckets() - 1;
         // A bucket with an owner is reduced for that rank alone.
         let fits = |totals: &Tensor<1>| totals.device() == self.device && totals.dtype() == DType::F32;
@@ -313,12 +305,55 @@ impl StepBuckets {
         let Started::Device(mut started) = self.started else { return Err(Error::Aborted) };
         started.resize_with(last + 1, || None);
         started.push(alone.map(|totals| tensor::start_sum(totals, &group, None)).transpose()?);
-        let mut buckets = tensor::finish(started);
-        let alone = buckets.pop().flatten();
-        let (gradients, carried) = plan.split(buckets, tail);
-        Ok((gradients, carried.or(alone), Sums::InProgress(group.all_reduce_async(message, ReduceOp::Sum)?)))
+        let message = group.all_reduce_async(message, ReduceOp::Sum)?;
+        Ok(ClosedSums::Device { started, tail, message })
     }
 }
 
-/// Sums of a step: gradients by slot, totals, and the ranks' messages.
-type Finished = (Vec<Option<Tensor<1>>>, Option<Tensor<1>>, Sums);
+/// The buckets of a step whose reductions have all started.
+pub(crate) struct ClosedBuckets {
+    plan: Arc<BucketPlan>,
+    sums: ClosedSums,
+    /// Number of the caller's flags.
+    flags: usize,
+    users: Vec<f32>,
+    spoiled: Option<String>,
+    ranks: usize,
+}
+
+/// Sums in progress of gradients, totals, and the ranks' messages.
+enum ClosedSums {
+    /// The last bucket is followed by `tail` values: the totals, if there are any, and the message.
+    Host { started: Vec<Work<Vec<f32>>>, totals: Option<usize>, tail: usize },
+    /// The last bucket is followed by `tail` totals, unless they follow the buckets.
+    Device { started: Vec<Option<Reduction>>, tail: usize, message: Work<Vec<f32>> },
+}
+
+impl ClosedBuckets {
+    /// Waits for the sums. In device memory, only the device waits.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub(super) fn wait(self) -> Result<ReducedGradients> {
+        let Self { plan, sums, flags, users, spoiled, ranks } = self;
+        let (gradients, totals, sums) = match sums {
+            ClosedSums::Host { started, totals, tail } => {
+                let mut buckets = started.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
+                let last = &mut buckets[plan.buckets() - 1];
+                let mut summed = last.split_off(last.len() - tail);
+                let sums = summed.split_off(totals.unwrap_or(0));
+                let own = |(index, bucket)| (!plan.is_foreign(index)).then(|| on_host(bucket));
+                let (gradients, _) = plan.split(buckets.into_iter().enumerate().map(own).collect(), 0);
+                (gradients, totals.map(|_| on_host(summed)), Sums::Known(sums))
+            }
+            ClosedSums::Device { started, tail, message } => {
+                let mut buckets = tensor::finish(started);
+                let alone = buckets.pop().flatten();
+                let (gradients, carried) = plan.split(buckets, tail);
+                (gradients, carried.or(alone), Sums::InProgress(message))
+            }
+        };
+        let agreement = Agreement::new(sums, flags, &users, spoiled, ranks);
+        Ok(ReducedGradients { gradients, totals, agreement })
+    }
+}

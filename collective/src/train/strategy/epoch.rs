@@ -61,7 +61,7 @@ impl<M: StepModel> Run<'_, M> {
             }
             let every = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.every);
             requests.save |= every.is_some_and(|n| self.position.step.is_multiple_of(n));
-            let ends_round = self.round.as_mut().is_some_and(|round| round.outer.count_step());
+            let ends_round = self.after_local_step(requests)?;
             if let Some(step) =
                 launched.take_if(|step| ends_round || requests.any() || step.unchecked.loss.is_ready())
             {
@@ -84,6 +84,17 @@ impl<M: StepModel> Run<'_, M> {
         }
         self.event(LearnerEvent::EndSplit(epoch));
         Ok(batches.peek().is_none())
+    }
+
+    /// With local SGD, counts a step and updates the model if other ranks' parameters have arrived. Returns whether a round
+    /// ends.
+    fn after_local_step(&mut self, requests: StepRequests) -> Result<bool, Stop> {
+        let Some(round) = &mut self.round else { return Ok(false) };
+        let (model, ends) = round.after_step(self.learner.model(), requests)?;
+        if let Some(model) = model {
+            self.learner.load_model(model.into_record());
+        }
+        Ok(ends)
     }
 
     /// Serves the requests after a step: with local SGD at the end of a round, those of all its steps and ranks.

@@ -3,7 +3,10 @@
 use super::{Snapshot, checkpoints::StepRequests};
 use crate::{
     ProcessGroup, ReduceOp, Result,
-    ddp::{engine::Engine, local_sgd::OuterOptimizer},
+    ddp::{
+        engine::Engine,
+        local_sgd::{OuterOptimizer, RoundPhase},
+    },
     train::metric::add_totals,
 };
 use burn::module::Module;
@@ -29,6 +32,31 @@ impl LocalRound {
             outer.load_record(model, resumed.outer_optimizer()?)?;
         }
         Ok(Some(Self { outer, totals: Vec::new(), requests: StepRequests::default() }))
+    }
+
+    /// Counts an optimizer step of this rank with its `requests`. Returns the model for the next step if it differs from
+    /// `model`, and whether the round ends now.
+    ///
+    /// A round with steps during the exchange continues until a rank has a request.
+    ///
+    /// # Errors
+    /// If the group or a device fails.
+    pub fn after_step<M: Module>(&mut self, model: M, requests: StepRequests) -> Result<(Option<M>, bool)> {
+        self.requests |= requests;
+        match self.outer.count_step() {
+            RoundPhase::Training => Ok((None, false)),
+            RoundPhase::IsOver => Ok((None, true)),
+            RoundPhase::Starts => {
+                self.outer.start(&model, self.requests.flags())?;
+                Ok((None, false))
+            }
+            RoundPhase::HasArrived => {
+                let (model, sums) = self.outer.finish(model)?;
+                let requests = StepRequests::from_sums(&sums);
+                self.requests |= requests;
+                Ok((Some(model), requests.any()))
+            }
+        }
     }
 
     /// Ends a round: synchronises the parameters of `model`, and adds the sums of all ranks to `totals`. Returns the

@@ -15,7 +15,7 @@ use burn_ddp_collective::{
     module_state,
     precision::Precision,
 };
-use std::{cell::RefCell, ops::RangeInclusive, sync::Arc};
+use std::{cell::RefCell, ops::RangeInclusive, sync::Arc, thread, time::Duration};
 
 /// Nine steps per epoch, of which the last has fewer samples than ranks.
 const SAMPLES: usize = 98;
@@ -64,11 +64,50 @@ fn trained(kind: Kind, size: usize, options: &StepOptions, make: fn() -> ModuleO
     ranks.remove(0)
 }
 
-/// The same without this library: a model and an optimizer for each rank, and the outer step on numbers.
+/// A model and its optimizer for each rank.
+type Ranks = Vec<(Net, ModuleOptimizer)>;
+
+/// The outer optimizer on numbers.
+struct Outer {
+    sgd: LocalSgd,
+    values: Vec<f64>,
+    velocity: Vec<f64>,
+}
+
+impl Outer {
+    /// Differences from the parameters of the ranks, on average.
+    fn differences(&self, ranks: &Ranks) -> Vec<f64> {
+        let all: Vec<Vec<f32>> = ranks.iter().map(|(net, _)| parameters(net)).collect();
+        let mean = |(i, value): (usize, &f64)| {
+            all.iter().map(|rank| value - f64::from(rank[i])).sum::<f64>() / all.len() as f64
+        };
+        self.values.iter().enumerate().map(mean).collect()
+    }
+
+    /// Makes a step. The ranks continue with it, and with the fraction `own` of their own parameters.
+    fn step(&mut self, ranks: &mut Ranks, differences: &[f64], own: f64) {
+        let LocalSgd { outer_lr, outer_momentum, .. } = self.sgd;
+        for ((value, velocity), mean) in self.values.iter_mut().zip(&mut self.velocity).zip(differences) {
+            *velocity = outer_momentum * *velocity + mean;
+            *value -= outer_lr * (mean + outer_momentum * *velocity);
+        }
+        for (net, _) in ranks {
+            let values = RefCell::new(self.values.iter().zip(parameters(net)));
+            let next = || {
+                let (value, before) = values.borrow_mut().next().expect("a value");
+                (own * f64::from(before) + (1.0 - own) * value) as f32
+            };
+            *net = filled(net.clone(), |_, _| next());
+        }
+    }
+}
+
+/// The same without this library.
 fn expected(size: usize, sgd: LocalSgd, make: fn() -> ModuleOptimizer) -> Vec<f64> {
-    let mut outer: Vec<f64> = parameters(&Net::new(false)).into_iter().map(f64::from).collect();
-    let mut velocity: Option<Vec<f64>> = None;
-    let mut ranks: Vec<_> = (0..size).map(|_| (Net::new(false), make())).collect();
+    let values: Vec<f64> = parameters(&Net::new(false)).into_iter().map(f64::from).collect();
+    let mut outer = Outer { sgd, velocity: vec![0.0; values.len()], values };
+    let mut ranks: Ranks = (0..size).map(|_| (Net::new(false), make())).collect();
+    let (mut count, mut exchange) = (0, None::<Vec<f64>>);
     for epoch in 1..=2 {
         let mut batches: Vec<_> = (0..size)
             .map(|rank| {
@@ -85,23 +124,24 @@ fn expected(size: usize, sgd: LocalSgd, make: fn() -> ModuleOptimizer) -> Vec<f6
                     *net = optimizer.step(0.02, net.clone(), grads);
                 }
             }
-            if step % sgd.sync_every == 0 || step == steps {
-                let all: Vec<Vec<f32>> = ranks.iter().map(|(net, _)| parameters(net)).collect();
-                let velocity = velocity.get_or_insert_with(|| vec![0.0; outer.len()]);
-                for (i, outer) in outer.iter_mut().enumerate() {
-                    let mean = all.iter().map(|rank| *outer - f64::from(rank[i])).sum::<f64>() / size as f64;
-                    velocity[i] = sgd.outer_momentum * velocity[i] + mean;
-                    *outer -= sgd.outer_lr * (mean + sgd.outer_momentum * velocity[i]);
+            count += 1;
+            if let Some(differences) = exchange.take_if(|_| count == sgd.overlap) {
+                outer.step(&mut ranks, &differences, 0.5);
+            }
+            if count == sgd.sync_every && sgd.overlap > 0 {
+                (count, exchange) = (0, Some(outer.differences(&ranks)));
+            }
+            if count == sgd.sync_every || step == steps {
+                if let Some(differences) = exchange.take() {
+                    outer.step(&mut ranks, &differences, 0.5);
                 }
-                for (net, _) in &mut ranks {
-                    let values = RefCell::new(outer.iter());
-                    let next = || *values.borrow_mut().next().expect("a value") as f32;
-                    *net = filled(net.clone(), |_, _| next());
-                }
+                let differences = outer.differences(&ranks);
+                outer.step(&mut ranks, &differences, 0.0);
+                count = 0;
             }
         }
     }
-    outer
+    outer.values
 }
 
 #[test]
@@ -113,6 +153,11 @@ fn the_parameters_follow_the_formula() {
         // Longer than an epoch.
         (3, LocalSgd::diloco(100)),
         (1, LocalSgd::diloco(4)),
+        (3, LocalSgd { overlap: 2, ..LocalSgd::diloco(4) }),
+        // The exchange of the last step is finished at the end of the epoch, in which a part of another one is left.
+        (2, LocalSgd { overlap: 1, ..LocalSgd::averaging(3) }),
+        (2, LocalSgd { overlap: 3, ..LocalSgd::diloco(4) }),
+        (1, LocalSgd { overlap: 1, ..LocalSgd::diloco(2) }),
     ] {
         for make in [optimizer, adam_w] {
             let ours: Vec<f64> =
@@ -157,6 +202,18 @@ fn accumulation_clipping_hooks_and_bf16_work_on_all_transports() {
             Some(0.01),
         ),
         ("error feedback", Kind::Thread, with(top_k), None),
+        (
+            "steps during the exchange",
+            Kind::Thread,
+            local(LocalSgd { overlap: 1, ..LocalSgd::diloco(3) }),
+            None,
+        ),
+        (
+            "steps during a compressed exchange",
+            Kind::Tcp,
+            local_with(LocalSgd { overlap: 1, ..LocalSgd::diloco(3) }, top_k),
+            None,
+        ),
     ] {
         let other = trained(kind, 2, &options, adam_w);
         let difference = plain.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -189,6 +246,26 @@ fn the_outer_optimizer_is_restored() {
     assert_eq!(resumed, [whole.clone(), whole]);
 }
 
+/// The order of the ranks' calls is the same, whatever their speed.
+#[test]
+fn a_slow_rank_delays_the_exchange_only() {
+    let sgd = local(LocalSgd { overlap: 2, ..LocalSgd::diloco(4) });
+    let plain = trained(Kind::Thread, 2, &sgd, adam_w);
+    let delayed = common::world(Kind::Thread, 2, common::options(), |group| {
+        let mut model = wrap(Net::new(false), &group, &sgd);
+        let (mut optimizer, loader) = (adam_w(), loader(group.world(), SAMPLES, Precision::F32));
+        for number in 1..=2 {
+            epoch(&mut model, &mut optimizer, &loader, number, || {
+                thread::sleep(Duration::from_millis(if group.rank() == 1 { 5 } else { 0 }));
+                0.02
+            });
+            model.synchronize().expect("equal replicas");
+        }
+        parameters(model.module())
+    });
+    assert_eq!(delayed, [plain.clone(), plain]);
+}
+
 #[test]
 fn the_ranks_differ_between_synchronisations_only() {
     let digests = common::world(Kind::Thread, 2, common::options(), |group| {
@@ -214,6 +291,7 @@ fn options_that_cannot_be_used_are_named() {
     for (wanted, options) in [
         ("sync_every is 0", local(LocalSgd::averaging(0))),
         ("outer_lr is NaN", local(LocalSgd { outer_lr: f64::NAN, ..base })),
+        ("overlap is 2; it must be less than sync_every", local(LocalSgd { overlap: 2, ..base })),
         ("outer_momentum is 1", local(LocalSgd { outer_momentum: 1.0, ..base })),
         ("turn off sync_batch_norm", with(|options| options.sync_batch_norm = true)),
         ("turn off shard_optimizer", with(|options| options.reducer.shard_optimizer = true)),
