@@ -18,10 +18,9 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// The vocabulary of a text.
     pub fn from_text(text: &str) -> Self {
-        let mut characters: Vec<char> = text.chars().collect();
-        characters.sort_unstable();
-        characters.dedup();
-        Self { characters }
+        let mut occurs = vec![false; char::MAX as usize + 1];
+        text.chars().for_each(|c| occurs[c as usize] = true);
+        Self { characters: ('\0'..=char::MAX).filter(|c| occurs[*c as usize]).collect() }
     }
 
     /// Number of characters.
