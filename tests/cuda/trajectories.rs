@@ -166,8 +166,10 @@ fn local_sgd_follows_the_cpu() {
     let flags = format!(
         "{TINY} --mode ddp --nproc-per-node 2 --batch-size 12 --sync-every 2 --outer-lr 0.7 --outer-momentum 0.9"
     );
-    let gpu = Machine::new(2).losses(&format!("{flags} --transport nccl"));
-    assert_close("local SGD", &gpu, &cpu_losses(&flags), 1e-6);
+    for flags in [format!("{flags} --sync-overlap 1"), flags] {
+        let gpu = Machine::new(2).losses(&format!("{flags} --transport nccl"));
+        assert_close(&flags, &gpu, &cpu_losses(&flags), 1e-6);
+    }
 }
 
 #[test]

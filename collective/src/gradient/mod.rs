@@ -27,6 +27,7 @@ mod accumulate;
 mod agreement;
 mod buckets;
 mod clip;
+mod closed_buckets;
 mod hook;
 mod in_flight;
 mod layers;

@@ -6,8 +6,9 @@ use super::{
     agreement::Agreement,
     buckets::BucketPlan,
     clip::global_norm,
+    closed_buckets::{ClosedBuckets, ReducedGradients},
     in_flight::InFlightReduction,
-    step_buckets::{ClosedBuckets, ReducedGradients, StepBuckets},
+    step_buckets::StepBuckets,
     timed,
     watch::watch,
 };
@@ -61,6 +62,13 @@ impl Reducer {
         let mut step = Step { reducer: self, weights, context, reduction: None };
         step.reduction = step.start();
         step
+    }
+
+    /// Ends the wait of the other ranks at once.
+    fn abort(&self, error: &Error) {
+        if let Some(sender) = &self.sender {
+            sender.group.abort(error.to_string());
+        }
     }
 
     /// Waits for a reduction. Returns the averaged gradients of `module`, and the sums of the flags.
@@ -152,8 +160,10 @@ impl Step<'_> {
         let Some(mut buckets) = self.reduction.take().and_then(|reduction| reduction.end()) else {
             return Ok(LaunchedReduction::Alone(grads, flags));
         };
-        buckets.collect(take(&mut grads, module), module)?;
-        Ok(LaunchedReduction::Buckets(Box::new(buckets.close(None, &flags)?)))
+        let closed =
+            buckets.collect(take(&mut grads, module), module).and_then(|()| buckets.close(None, &flags));
+        let closed = closed.inspect_err(|error| self.reducer.abort(error))?;
+        Ok(LaunchedReduction::Buckets(Box::new(closed)))
     }
 
     /// [`finish`](Step::finish) with totals `[n]` on a device, returned as sums over all ranks.
@@ -243,12 +253,7 @@ impl Step<'_> {
         let reduced = buckets.collect(grads, module).and_then(|()| {
             timed("wait for gradients", &mut self.reducer.waited, || buckets.close(totals, flags)?.wait())
         });
-        reduced.inspect_err(|error| {
-            // Ends the wait of the other ranks at once.
-            if let Some(sender) = &self.reducer.sender {
-                sender.group.abort(error.to_string());
-            }
-        })
+        reduced.inspect_err(|error| self.reducer.abort(error))
     }
 
     /// In f16, returns no gradients if one of them is not finite. All ranks decide equally.
