@@ -45,6 +45,16 @@ fn resnet_20_has_the_published_number_of_parameters() {
     assert_eq!(logits.dims(), [2, 10]);
 }
 
+/// torchvision gives 1.81 and 4.09 billion products.
+#[test]
+fn the_operations_of_forward_are_those_of_torchvision() {
+    for (network, products) in [(Network::Resnet18, 1.81e9), (Network::Resnet50, 4.09e9)] {
+        let config = ResNetConfig { channels: 3, classes: 1000, network, blocks: 0, width: 64 };
+        let counted = config.init(&Device::flex()).flops(224) / 2.0;
+        assert!((counted / products - 1.0).abs() < 0.005, "{network:?}: {counted}");
+    }
+}
+
 /// Logits that `benches/peers/torchvision_resnet.py` has written beside a file of weights.
 #[derive(Deserialize)]
 struct Reference {

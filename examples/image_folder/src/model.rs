@@ -131,6 +131,19 @@ impl ResNet {
     }
     // ANCHOR_END: freeze
 
+    /// Floating-point operations of forward of a picture with this side: 2 per weight and position of its output.
+    pub fn flops(&self, side: usize) -> f64 {
+        let (mut products, mut side) = weight_uses(&self.conv1, side);
+        if self.pool.is_some() {
+            side = side.div_ceil(2);
+        }
+        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
+            let (own, after) = block.weight_uses(side);
+            (products, side) = (products + own, after);
+        }
+        2.0 * (products + self.fc.weight.shape().num_elements()) as f64
+    }
+
     /// Maps pictures `[batch, channels, side, side]` to logits `[batch, classes]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
         let mut x = self.bn1.forward_relu(layers::conv(&self.conv1, pictures));
@@ -177,6 +190,15 @@ impl Block {
         }
     }
 
+    /// [`weight_uses`] of all convolutions.
+    fn weight_uses(&self, side: usize) -> (usize, usize) {
+        let (first, inner) = weight_uses(&self.conv1, side);
+        let (second, after) = weight_uses(&self.conv2, inner);
+        let third = self.conv3.as_ref().map_or(0, |conv| weight_uses(conv, after).0);
+        let projection = self.downsample.as_ref().map_or(0, |(conv, _)| weight_uses(conv, side).0);
+        (first + second + third + projection, after)
+    }
+
     /// Maps `[batch, from, height, width]` to `[batch, to, ⌈height / stride⌉, ⌈width / stride⌉]`.
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let y = layers::conv(&self.conv2, self.bn1.forward_relu(layers::conv(&self.conv1, x.clone())));
@@ -190,6 +212,12 @@ impl Block {
         };
         layers::relu(y + shortcut)
     }
+}
+
+/// Number of products of a convolution of `side` × `side` positions, and the side of its output.
+fn weight_uses(conv: &Conv2d, side: usize) -> (usize, usize) {
+    let after = side.div_ceil(conv.stride[0]);
+    (conv.weight.shape().num_elements() * after * after, after)
 }
 
 /// A convolution without bias that keeps the size at stride 1. Its weights are drawn as in He et al. 2015.

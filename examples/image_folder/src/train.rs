@@ -137,6 +137,9 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let mut net = trainer.init(|device| args.network(count).init(device));
     net.label_smoothing = label_smoothing;
     let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
+    // Backward has twice the operations of forward, and a frozen body has none.
+    let passes = if args.freeze_body { 1.0 } else { 3.0 };
+    let trainer = trainer.flops_per_sample(passes * net.flops(args.data.side));
     let net = if args.freeze_body { net.with_frozen_body() } else { net };
     trainer.fit(net, sgd, loaders)?;
     Ok(())
