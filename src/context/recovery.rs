@@ -4,7 +4,7 @@ use crate::{
     launch::{Environment, FromRank, Generation, LineSocket, Place},
     process::lock,
 };
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, bail};
 use collective::{Error as Failed, InitMethod, Options, SECRET, Secret, address, strategy::LiveState};
 use std::{
     collections::BTreeMap,
@@ -57,12 +57,17 @@ impl Recovery {
     /// Connects to the launcher; `None` if it does not replace ranks.
     ///
     /// # Errors
-    /// If the variable of the launcher is not valid.
+    /// If the variable or the first message of the launcher is not valid.
     pub fn open() -> Result<Option<Arc<Self>>> {
         let Some(socket) = LineSocket::inherited()? else { return Ok(None) };
         let (first, survivors) = (Place::default(), BTreeMap::new());
         let mut state = State { socket, newest: first, current: first, survivors, refusal: None };
         state.current = state.newest();
+        if state.current.world_size == 0 {
+            bail!(
+                "--recover live: the launcher's message is not understood; use the launcher of this version"
+            );
+        }
         Ok(Some(Arc::new(Self(Mutex::new(state)))))
     }
 

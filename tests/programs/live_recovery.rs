@@ -242,6 +242,18 @@ fn an_own_loop_runs_again() {
     assert_eq!(parameters(&outcome), parameters(&undisturbed));
 }
 
+#[test]
+fn the_launcher_of_another_version_is_named() {
+    let script = format!(
+        "exec 9< <(echo '{{\"number\":0}}'); BURN_DDP_RECOVERY_FD=9 exec {} --device cpu {RUN}",
+        mnist().display()
+    );
+    let mut job = launcher("live-recovery-5313", 0, 2);
+    let outcome = finish(job.args(["bash", "-c", &script]).spawn().expect("built"));
+    let wanted = "--recover live: the launcher's message is not understood; use the launcher of this version";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(wanted), "{outcome:#?}");
+}
+
 /// A program that does not join a second group is restarted with all its ranks.
 #[test]
 fn other_programs_restart() {
