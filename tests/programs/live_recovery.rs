@@ -248,7 +248,7 @@ fn the_launcher_of_another_version_is_named() {
         "exec 9< <(echo '{{\"number\":0}}'); BURN_DDP_RECOVERY_FD=9 exec {} --device cpu {RUN}",
         mnist().display()
     );
-    let mut job = launcher("live-recovery-5313", 0, 2);
+    let mut job = launcher("live-recovery-5313", 1, 2);
     let outcome = finish(job.args(["bash", "-c", &script]).spawn().expect("built"));
     let wanted = "--recover live: the launcher's message is not understood; use the launcher of this version";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(wanted), "{outcome:#?}");
