@@ -90,9 +90,18 @@ impl Round {
         self.lost.clear();
     }
 
+    /// Begins a generation, without the machines that are lost.
+    pub fn continue_in(&mut self, generation: Generation, lost: &[Outcome]) {
+        self.generation = generation;
+        self.lost.extend(lost.iter().filter_map(|outcome| match outcome {
+            Outcome::Lost { node, .. } => Some(*node),
+            Outcome::Done | Outcome::Failed(_) | Outcome::Stopped { .. } => None,
+        }));
+    }
+
     /// Ranks on this machine.
     pub fn local_world_size(&self) -> usize {
-        self.sizes.get(self.node).copied().unwrap_or(0)
+        self.ranks_on(self.node).len()
     }
 
     /// Ranks on all machines.
@@ -114,11 +123,12 @@ impl Round {
         Place { generation: self.generation, rank, world_size: self.world_size() }
     }
 
-    /// Sets the environment of `command` for the process `local_rank` of this machine.
+    /// Sets the environment of `command` for the process of this machine that was `rank` at the start of the round.
     ///
     /// `secret` is the job's.
-    pub fn describe(&self, command: &mut Command, local_rank: usize, master_addr: &str, secret: &Secret) {
-        let Place { rank, world_size: world, .. } = self.place(self.ranks_on(self.node).start + local_rank);
+    pub fn describe(&self, command: &mut Command, rank: usize, master_addr: &str, secret: &Secret) {
+        let local_rank = rank - self.ranks_on(self.node).start;
+        let Place { rank, world_size: world, .. } = self.place(rank);
         let (local, nodes) = (self.local_world_size(), self.sizes.len() - self.lost.len());
         let node = self.node - self.lost.range(..self.node).count();
         for (name, value) in [
@@ -168,7 +178,7 @@ mod tests {
         let places: Vec<usize> = [0, 1, 3, 4, 5].map(|rank| round.place(rank).rank).into();
         assert_eq!((places, round.world_size()), (vec![0, 1, 2, 3, 4], 5));
         let mut command = Command::new("true");
-        round.describe(&mut command, 1, "127.0.0.1", &Secret::random());
+        round.describe(&mut command, 4, "127.0.0.1", &Secret::random());
         let value = |name: &str| {
             let found = command.get_envs().find(|(known, _)| *known == name);
             found.and_then(|(_, value)| value?.to_str()).map(str::to_owned)

@@ -85,11 +85,6 @@ impl std::fmt::Display for ExitReason {
 }
 
 impl Outcome {
-    /// The machine that is lost, if one is.
-    pub fn lost_node(&self) -> Option<usize> {
-        if let Outcome::Lost { node, .. } = self { Some(*node) } else { None }
-    }
-
     /// The launcher's exit code: 0, that of the first failing rank, or 128 + signal.
     pub fn code(&self) -> u8 {
         match self {

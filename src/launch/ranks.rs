@@ -75,7 +75,7 @@ impl<'a> Ranks<'a> {
         let (job, round) = (self.job, &*self.round);
         let mut command = Command::new(&job.program);
         command.args(&job.args).envs(job.variables.iter().cloned());
-        round.describe(&mut command, rank - round.ranks_on(round.node).start, &job.master_addr, &job.secret);
+        round.describe(&mut command, rank, &job.master_addr, &job.secret);
         command.stdout(job.output.stdio()).stderr(job.output.stdio());
         // With inherited output, rank 0 may read keys and draw, which only the foreground process group may. All others
         // get their own group and no terminal input.
@@ -111,8 +111,7 @@ impl<'a> Ranks<'a> {
         failures: Vec<Failure>,
         lost: &[Outcome],
     ) -> Result<()> {
-        self.round.lost.extend(lost.iter().filter_map(Outcome::lost_node));
-        self.round.generation = generation;
+        self.round.continue_in(generation, lost);
         let (restart, max_restarts) = (self.round.failures(), self.round.max_restarts);
         let restart = format!("restart {restart} of {max_restarts}");
         for machine in lost {

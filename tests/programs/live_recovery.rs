@@ -21,6 +21,14 @@ fn launcher(marker: &str, restarts: usize, ranks: usize) -> Command {
     job
 }
 
+/// Starts the launcher of a machine, with its `flags`, of a training into the folder `run`.
+fn start_node(marker: &str, port: u16, flags: &str, run: &Run) -> Child {
+    let flags = format!("launch {flags} --master-addr 127.0.0.1 --master-port {port} --");
+    let mut node = command(&program(), &flags.split(' ').collect::<Vec<_>>());
+    node.arg(mnist()).args(["--device", "cpu", "--progress", "plain"]).args(RUN.split_whitespace());
+    node.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker).spawn().expect("built")
+}
+
 /// Starts a training of two ranks into the folder `run`.
 fn start(marker: &str, restarts: usize, flags: &str, run: &Run) -> Child {
     let mut job = launcher(marker, restarts, 2);
@@ -127,12 +135,8 @@ fn without_a_survivor_the_job_continues_from_its_checkpoint() {
 fn a_rank_of_another_machine_is_replaced() {
     let (marker, run) = ("live-recovery-5310", Run::new());
     let port = free_port();
-    let [first, second] = ["--recover live --max-restarts 4 --node-rank 0", "--node-rank 1"].map(|own| {
-        let flags = format!("launch --nnodes 2 --master-addr 127.0.0.1 --master-port {port} {own} --");
-        let mut node = command(&program(), &flags.split(' ').collect::<Vec<_>>());
-        node.arg(mnist()).args(["--device", "cpu", "--progress", "plain"]).args(RUN.split_whitespace());
-        node.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker).spawn().expect("built")
-    });
+    let [first, second] = ["--recover live --max-restarts 4 --node-rank 0", "--node-rank 1"]
+        .map(|own| start_node(marker, port, &format!("--nnodes 2 {own}"), &run));
     for (step, victim) in [(8, 1), (20, 0)] {
         wait_for_step(&run, step);
         let before = ranks(marker);
@@ -155,13 +159,8 @@ fn a_rank_of_another_machine_is_replaced() {
 fn the_ranks_of_a_lost_machine_are_not_replaced() {
     let (marker, run, port) = ("live-recovery-5312", Run::new(), free_port());
     let mut nodes = [0, 1, 2].map(|node| {
-        let flags = format!(
-            "launch --nnodes 1:3 --last-call 60 --recover live --max-restarts 4 --master-addr 127.0.0.1 \
-             --master-port {port} --node-rank {node} --"
-        );
-        let mut node = command(&program(), &flags.split(' ').collect::<Vec<_>>());
-        node.arg(mnist()).args(["--device", "cpu", "--progress", "plain"]).args(RUN.split_whitespace());
-        node.arg("--run-dir").arg(&run.path).env("BURN_DDP_TEST", marker).spawn().expect("built")
+        let flags = "--nnodes 1:3 --last-call 60 --recover live --max-restarts 4";
+        start_node(marker, port, &format!("{flags} --node-rank {node}"), &run)
     });
     let mut before = BTreeMap::new();
     for (step, lost) in [(8, 1), (16, 2)] {
@@ -179,9 +178,8 @@ fn the_ranks_of_a_lost_machine_are_not_replaced() {
     ] {
         assert!(outcome.stderr.contains(words), "`{words}`: {outcome:#?}");
     }
-    let steps: Vec<&str> =
-        outcome.stdout.lines().filter_map(|line| line.split("recovered after step ").nth(1)).collect();
-    let steps: Vec<&str> = steps.iter().filter_map(|line| line.split(' ').next()).collect();
+    let recovered = outcome.stdout.lines().filter_map(|line| line.split("recovered after step ").nth(1));
+    let steps: Vec<&str> = recovered.filter_map(|line| line.split(' ').next()).collect();
     let [first, second] = steps[..] else { panic!("{outcome:#?}") };
     let (interrupted, flags) = (Run::new(), format!("{RUN} --device cpu --progress plain"));
     for world in [

@@ -176,10 +176,7 @@ impl Coordinator {
                     self.round.restart(ending);
                     (self.since, self.members) = (now, None);
                 }
-                Decision::Replace { generation, lost, .. } => {
-                    self.round.generation = *generation;
-                    self.round.lost.extend(lost.iter().filter_map(Outcome::lost_node));
-                }
+                Decision::Replace { generation, lost, .. } => self.round.continue_in(*generation, lost),
                 Decision::Kill { .. } => {}
             }
             let decided = FromCoordinator::Decided(decision);
