@@ -1,6 +1,6 @@
 //! Peak throughput of GPUs in matrix products.
 
-use super::LocalDevice;
+use super::{Accelerator, LocalDevice};
 use collective::precision::Precision;
 
 /// Dense TFLOP/s in 16 bits with sums in f32, and in f32 as Burn computes it: TF32 where tensor cores have it. The driver's
@@ -31,9 +31,10 @@ const PEAKS: [(&str, [f64; 2]); 22] = [
 ];
 
 impl LocalDevice {
-    /// Peak throughput of matrix products in TFLOP/s; `None` of a CPU or an unknown GPU.
+    /// Peak throughput of matrix products in TFLOP/s; `None` of a CPU, an unknown GPU or another backend than CUDA, for
+    /// which the name would have to be read by starting the device.
     pub fn peak_tflops(self, precision: Precision) -> Option<f64> {
-        let LocalDevice::Gpu(kind, index) = self else { return None };
+        let LocalDevice::Gpu(kind @ Accelerator::Cuda, index) = self else { return None };
         peak(&kind.devices().ok()?.get(index)?.name(), precision)
     }
 }
