@@ -90,7 +90,7 @@ impl<M: StepModel> Run<'_, M> {
     /// ends.
     fn after_local_step(&mut self, requests: StepRequests) -> Result<bool, Stop> {
         let Some(round) = &mut self.round else { return Ok(false) };
-        let (model, ends) = round.after_step(self.learner.model(), requests)?;
+        let (model, ends) = round.after_step(|| self.learner.model(), requests)?;
         if let Some(model) = model {
             self.learner.load_model(model.into_record());
         }

@@ -34,24 +34,28 @@ impl LocalRound {
         Ok(Some(Self { outer, totals: Vec::new(), requests: StepRequests::default() }))
     }
 
-    /// Counts an optimizer step of this rank with its `requests`. Returns the model for the next step if it differs from
+    /// Counts an optimizer step of this rank with its `requests`. Returns the model for the next step if it is not that of
     /// `model`, and whether the round ends now.
     ///
     /// A round with steps during the exchange continues until a rank has a request.
     ///
     /// # Errors
     /// If the group or a device fails.
-    pub fn after_step<M: Module>(&mut self, model: M, requests: StepRequests) -> Result<(Option<M>, bool)> {
+    pub fn after_step<M: Module>(
+        &mut self,
+        model: impl FnOnce() -> M,
+        requests: StepRequests,
+    ) -> Result<(Option<M>, bool)> {
         self.requests |= requests;
         match self.outer.count_step() {
             RoundPhase::Training => Ok((None, false)),
             RoundPhase::IsOver => Ok((None, true)),
             RoundPhase::Starts => {
-                self.outer.start(&model, self.requests.flags())?;
+                self.outer.start(&model(), self.requests.flags())?;
                 Ok((None, false))
             }
             RoundPhase::HasArrived => {
-                let (model, sums) = self.outer.finish(model)?;
+                let (model, sums) = self.outer.finish(model())?;
                 let requests = StepRequests::from_sums(&sums);
                 self.requests |= requests;
                 Ok((Some(model), requests.any()))
